@@ -1,0 +1,56 @@
+"""The conformance suite runs once a backend: `backend.<operator>` is the operator, `backend.device` its device."""
+
+import importlib
+from typing import Any
+
+import pytest
+import torch
+
+import specdec_ops.reference
+
+
+class Backend:
+    def __init__(self, name: str, operators: Any, device: str) -> None:
+        self.name, self._operators, self.device = name, operators, torch.device(device)
+
+    def __getattr__(self, operator: str) -> Any:
+        return getattr(self._operators, operator)
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+def _accelerator(name: str) -> Any:
+    module = getattr(torch, name, None)
+    return torch.ops.specdec if module is not None and module.is_available() else f"no {name} device"
+
+
+def _simulator() -> Any:
+    has_operators = hasattr(torch.ops.specdec_sim, "verify_chain")
+    return torch.ops.specdec_sim if has_operators else "the simulator's operators are not built"
+
+
+def _triton() -> Any:
+    try:
+        return importlib.import_module("specdec_ops.triton")
+    except ImportError as error:
+        return f"no triton backend ({error})"
+
+
+# name -> (operators, or the reason why there are none; device)
+BACKENDS = {
+    "reference": (specdec_ops.reference, "cpu"),
+    "cpu": (torch.ops.specdec, "cpu"),
+    "sim": (_simulator(), "cpu"),
+    "triton": (_triton(), "cpu"),
+    "npu": (_accelerator("npu"), "npu"),
+    "cuda": (_accelerator("cuda"), "cuda"),
+}
+
+
+@pytest.fixture(params=list(BACKENDS))
+def backend(request: pytest.FixtureRequest) -> Backend:
+    operators, device = BACKENDS[request.param]
+    if isinstance(operators, str):
+        pytest.skip(operators)
+    return Backend(request.param, operators, device)
