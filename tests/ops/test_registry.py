@@ -1,0 +1,51 @@
+"""Every operator has all its pieces, and they agree on its arguments."""
+
+import inspect
+
+import pytest
+import torch
+
+import specdec_ops
+import specdec_ops.reference
+
+SCHEMAS = {
+    schema.name.removeprefix("specdec::"): schema
+    for schema in torch._C._jit_get_all_schemas()
+    if schema.name.startswith("specdec::")
+}
+
+
+def _arguments(function):
+    """Name, keyword-only and default of each parameter, as a schema would say it."""
+    return [
+        (p.name, p.kind is p.KEYWORD_ONLY, None if p.default is p.empty else p.default, p.default is not p.empty)
+        for p in inspect.signature(function).parameters.values()
+    ]
+
+
+def _schema_arguments(schema):
+    return [(a.name, a.kwarg_only, a.default_value, a.has_default_value()) for a in schema.arguments]
+
+
+def test_the_schemas_are_loaded():
+    assert len(SCHEMAS) >= 18
+
+
+@pytest.mark.parametrize("name", sorted(SCHEMAS))
+def test_kernels_are_registered(name):
+    for key in ("CPU", "Meta"):
+        assert torch._C._dispatch_has_kernel_for_dispatch_key(f"specdec::{name}", key), f"no {key} kernel"
+
+
+@pytest.mark.parametrize("name", sorted(SCHEMAS))
+def test_wrapper_agrees_with_the_schema(name):
+    wrapper = getattr(specdec_ops, name)
+    assert _arguments(wrapper) == _schema_arguments(SCHEMAS[name])
+    for parameter in inspect.signature(wrapper).parameters:
+        assert f"{parameter}" in wrapper.__doc__, f"the docstring does not speak of {parameter}"
+    assert name in specdec_ops.__all__
+
+
+@pytest.mark.parametrize("name", sorted(SCHEMAS))
+def test_reference_agrees_with_the_schema(name):
+    assert _arguments(getattr(specdec_ops.reference, name)) == _schema_arguments(SCHEMAS[name])
