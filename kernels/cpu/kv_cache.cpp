@@ -12,7 +12,7 @@ namespace specdec::cpu::SPECDEC_CAPABILITY {
 namespace {
 
 // Bytes a thread should copy to be worth waking.
-constexpr int64_t kGrainBytes = 128 << 10;
+constexpr int64_t kGrainBytes = 512 << 10;
 constexpr int32_t kCacheExhausted = 16;  // bit of `status`
 
 struct Slot {
