@@ -54,7 +54,7 @@ def philox_uniform_kernel(seeds, offsets, out, n, stream, tasks, chunks, BLOCK: 
         which = lane & 3
         word = tl.where(which == 0, w0, tl.where(which == 1, w1, tl.where(which == 2, w2, w3)))
         uniform = ((word >> 8) & 0xFFFFFF).to(tl.float32) * 5.9604644775390625e-8  # 2**-24
-        tl.store(out + b.to(tl.int64) * n + lane, uniform, mask=lane < n)
+        tl.store(out + tl.cast(b, tl.int64) * n + lane, uniform, mask=lane < n)
 
 
 def philox_uniform(seeds: Tensor, offsets: Tensor, n: int, stream: int) -> Tensor:

@@ -1,0 +1,298 @@
+"""From rows of logits to the distributions that are sampled and verified.
+
+A row's distribution is never stored. Two kernels reduce each row to a record of eight float32 numbers, from which any
+block of probabilities can be computed again:
+
+`chunk_statistics_kernel` streams every row once, spread over all cores in chunks of `BLOCK`; `row_records_kernel` combines
+a row's chunks and, where there are filters, finds the threshold that they amount to by bisection.
+"""
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from specdec_ops.triton.runtime import device_of, launch
+
+# Fields of the record of a chunk or row.
+MAXIMUM = tl.constexpr(0)  # of the logits, NaN left out
+TOTAL = tl.constexpr(1)  # sum of w = exp((x - maximum) / temperature), where x >= threshold
+ENTROPY = tl.constexpr(2)  # sum of w * (x - maximum) / temperature
+ARGMAX = tl.constexpr(3)  # lowest id of the maximum, exact in a float32 below 2**24
+BAD = tl.constexpr(4)  # 1: there is a NaN or +inf
+FINITE = tl.constexpr(5)  # 1: there is a finite logit
+THRESHOLD = tl.constexpr(6)  # logits below it have no mass
+FIELDS = tl.constexpr(8)
+MAX_VOCAB = 1 << 24
+
+INFINITY = tl.constexpr(float("inf"))
+
+
+@triton.jit
+def nodes_of(cu_nodes, b, total, max_nodes):
+    """First row and number of request `b`'s nodes; a request with a malformed range has none."""
+    begin = tl.load(cu_nodes + b)
+    end = tl.load(cu_nodes + b + 1)
+    valid = (begin >= 0) & (begin <= end) & (end <= total)
+    return begin, tl.where(valid, tl.minimum(end - begin, max_nodes), 0), valid
+
+
+@triton.jit
+def inverse_temperature(temperature, b):
+    """1 / temperature, and whether the request is greedy: temperature 0, or no number above it."""
+    if temperature is None:
+        return 1.0, False
+    else:
+        t = tl.load(temperature + b).to(tl.float32)
+        greedy = (t > 0) == 0
+        return tl.where(greedy, 1.0, tl.minimum(1.0 / tl.where(greedy, 1.0, t), 1e30)), greedy
+
+
+@triton.jit
+def _field(record, lanes, field: tl.constexpr):
+    return tl.sum(tl.where(lanes == field, record, 0.0), 1)
+
+
+@triton.jit
+def _record(lanes, maximum, total, entropy, argmax, bad, finite, threshold):
+    record = tl.where(lanes == MAXIMUM, maximum, 0.0)
+    record = tl.where(lanes == TOTAL, total, record)
+    record = tl.where(lanes == ENTROPY, entropy, record)
+    record = tl.where(lanes == ARGMAX, argmax, record)
+    record = tl.where(lanes == BAD, bad, record)
+    record = tl.where(lanes == FINITE, finite, record)
+    return tl.where(lanes == THRESHOLD, threshold, record)
+
+
+@triton.jit
+def chunk_statistics_kernel(
+    logits,
+    row_stride,
+    vocab,
+    cu_nodes,
+    num_rows,
+    max_nodes,
+    temperature,
+    chunk_records,
+    tasks,
+    chunks,
+    BLOCK: tl.constexpr,
+):
+    for task in range(tl.program_id(0), tasks, tl.num_programs(0)):
+        slot = task // chunks
+        b = slot // max_nodes
+        node = slot % max_nodes
+        begin, n, _ = nodes_of(cu_nodes, b, num_rows, max_nodes)
+        if node < n:
+            ids = (task % chunks) * BLOCK + tl.arange(0, BLOCK)
+            row = logits + tl.cast(begin + node, tl.int64) * row_stride
+            x = tl.load(row + ids, mask=ids < vocab, other=-INFINITY).to(tl.float32)
+            nans = tl.sum(tl.where(x != x, 1.0, 0.0), 0)
+            x = tl.where(x != x, -INFINITY, x)
+            maximum = tl.max(x, 0)
+            finite = tl.max(tl.where(x < INFINITY, x, -INFINITY), 0) > -INFINITY
+            argmax = tl.min(tl.where(x == maximum, ids, vocab), 0)
+            scale, _ = inverse_temperature(temperature, b)
+            scaled = tl.maximum((x - tl.where(maximum > -INFINITY, maximum, 0.0)) * scale, -1e30)  # 0 * -inf is NaN
+            w = tl.exp(scaled)
+            lanes = tl.arange(0, FIELDS)
+            record = _record(
+                lanes,
+                maximum,
+                tl.sum(w, 0),
+                tl.sum(w * scaled, 0),
+                argmax.to(tl.float32),
+                tl.where((nans > 0) | (maximum == INFINITY), 1.0, 0.0),
+                tl.where(finite, 1.0, 0.0),
+                -INFINITY,
+            )
+            tl.store(chunk_records + tl.cast(task, tl.int64) * FIELDS + lanes, record)
+
+
+@triton.jit
+def _float_of(key):
+    """Integers in the order of the floats whose bits they are."""
+    return tl.where(key < 0, key ^ 0x7FFFFFFF, key).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _highest_threshold(
+    row, vocab, chunks, floor, maximum, scale, wanted, COUNT: tl.constexpr, steps, BLOCK: tl.constexpr
+):
+    """The highest t for which the logits x >= t (and >= floor) are at least `wanted` in number or mass."""
+    low = -2139095041  # -inf, which everything reaches
+    high = 2139095040  # +inf, which nothing does
+    for _ in range(0, steps):
+        middle = (low & high) + ((low ^ high) >> 1)  # the mean, without overflow
+        t = _float_of(middle)
+        reached = 0.0
+        for chunk in range(0, chunks):
+            ids = chunk * BLOCK + tl.arange(0, BLOCK)
+            x = tl.load(row + ids, mask=ids < vocab, other=-INFINITY).to(tl.float32)
+            if COUNT:
+                w = 1.0
+            else:
+                w = tl.exp(tl.maximum((x - maximum) * scale, -1e30))
+            reached += tl.sum(tl.where((x >= t) & (x >= floor) & (ids < vocab), w, 0.0), 0)
+        if reached >= wanted:
+            low = middle
+        else:
+            high = middle
+    return _float_of(low)
+
+
+@triton.jit
+def _mass(row, vocab, chunks, threshold, maximum, scale, BLOCK: tl.constexpr):
+    total = 0.0
+    entropy = 0.0
+    for chunk in range(0, chunks):
+        ids = chunk * BLOCK + tl.arange(0, BLOCK)
+        x = tl.load(row + ids, mask=ids < vocab, other=-INFINITY).to(tl.float32)
+        scaled = tl.maximum((x - maximum) * scale, -1e30)
+        w = tl.where((x >= threshold) & (ids < vocab), tl.exp(scaled), 0.0)
+        total += tl.sum(w, 0)
+        entropy += tl.sum(w * scaled, 0)
+    return total, entropy
+
+
+@triton.jit
+def row_records_kernel(
+    logits,
+    row_stride,
+    vocab,
+    cu_nodes,
+    num_rows,
+    max_nodes,
+    temperature,
+    top_k,
+    top_p,
+    min_p,
+    chunk_records,
+    records,
+    slots,
+    chunks,
+    CHUNKS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    # The chunks are the same in both kernels; CHUNKS is their number rounded up to a power of two.
+    for slot in range(tl.program_id(0), slots, tl.num_programs(0)):
+        b = slot // max_nodes
+        node = slot % max_nodes
+        begin, n, _ = nodes_of(cu_nodes, b, num_rows, max_nodes)
+        if node < n:
+            lanes = tl.arange(0, FIELDS)
+            index = tl.arange(0, CHUNKS)
+            offsets = index[:, None] * FIELDS + lanes[None, :]
+            chunk = tl.load(
+                chunk_records + tl.cast(slot, tl.int64) * chunks * FIELDS + offsets, mask=offsets < chunks * FIELDS, other=0.0
+            )
+            maxima = tl.where(index < chunks, _field(chunk, lanes[None, :], MAXIMUM), -INFINITY)
+            maximum = tl.max(maxima, 0)
+            argmax = tl.min(tl.where(maxima == maximum, _field(chunk, lanes[None, :], ARGMAX), INFINITY), 0)
+            bad = tl.max(_field(chunk, lanes[None, :], BAD), 0)
+            finite = tl.max(_field(chunk, lanes[None, :], FINITE), 0)
+            scale, greedy = inverse_temperature(temperature, b)
+            sound = (bad == 0.0) & (finite > 0.0)
+            shift = tl.where(sound, maximum, 0.0)
+            delta = tl.maximum((tl.minimum(maxima, shift) - shift) * scale, -1e30)
+            weight = tl.where(maxima > -INFINITY, tl.exp(delta), 0.0)
+            totals = _field(chunk, lanes[None, :], TOTAL)
+            total = tl.sum(totals * weight, 0)
+            entropy = tl.sum((_field(chunk, lanes[None, :], ENTROPY) + totals * delta) * weight, 0)
+            threshold = -INFINITY
+            if top_k is not None or top_p is not None or min_p is not None:
+                row = logits + tl.cast(begin + node, tl.int64) * row_stride
+                filtered = sound & (greedy == 0)
+                if top_k is not None:
+                    k = tl.load(top_k + b)
+                    steps = tl.where(filtered & (k > 0) & (k < vocab), 32, 0)
+                    threshold = _highest_threshold(
+                        row, vocab, chunks, -INFINITY, shift, scale, k.to(tl.float32), True, steps, BLOCK
+                    )
+                    kept, _ = _mass(row, vocab, tl.where(steps > 0, chunks, 0), threshold, shift, scale, BLOCK)
+                    total = tl.where(steps > 0, kept, total)
+                if top_p is not None:
+                    p = tl.load(top_p + b).to(tl.float32)
+                    steps = tl.where(filtered & (p < 1), 32, 0)
+                    nucleus = _highest_threshold(
+                        row, vocab, chunks, threshold, shift, scale, p * total, False, steps, BLOCK
+                    )
+                    threshold = tl.maximum(threshold, tl.minimum(nucleus, maximum))
+                if min_p is not None:
+                    least = tl.minimum(tl.load(min_p + b).to(tl.float32), 1.0)
+                    lowest = shift + tl.log(tl.where(least > 0, least, 1.0)) / scale
+                    threshold = tl.where(least > 0, tl.maximum(threshold, lowest), threshold)
+                total, entropy = _mass(row, vocab, tl.where(filtered, chunks, 0), threshold, shift, scale, BLOCK)
+            record = _record(lanes, maximum, total, entropy, argmax, bad, finite, threshold)
+            tl.store(records + tl.cast(slot, tl.int64) * FIELDS + lanes, record)
+
+
+@triton.jit
+def load_record(records, slot):
+    """Maximum, threshold, total, argmax, status bits; and whether the row is to be taken as one-hot at its argmax."""
+    record = records + tl.cast(slot, tl.int64) * FIELDS
+    bad = tl.load(record + BAD) > 0
+    finite = tl.load(record + FINITE) > 0
+    status = tl.where(bad, 1, 0) | tl.where(finite, 0, 2)
+    argmax = tl.load(record + ARGMAX).to(tl.int32)
+    return tl.load(record + MAXIMUM), tl.load(record + THRESHOLD), tl.load(record + TOTAL), argmax, status
+
+
+@triton.jit
+def probabilities(x, ids, maximum, threshold, total, argmax, one_hot, scale):
+    w = tl.where(x >= threshold, tl.exp(tl.maximum((x - maximum) * scale, -1e30)) / total, 0.0)
+    return tl.where(one_hot, tl.where(ids == argmax, 1.0, 0.0), w)
+
+
+class Records(NamedTuple):
+    """What `row_records` leaves on the device for the rows of one logits tensor."""
+
+    records: Tensor  # float32 [B * max_nodes, FIELDS]
+    chunks: int
+    block: int
+
+
+def row_records(
+    logits: Tensor,
+    cu_nodes: Tensor,
+    max_nodes: int,
+    temperature: Tensor | None,
+    top_k: Tensor | None = None,
+    top_p: Tensor | None = None,
+    min_p: Tensor | None = None,
+) -> Records:
+    device = device_of(logits)
+    rows, vocab = logits.shape
+    assert vocab <= MAX_VOCAB, f"a vocabulary of {vocab} is more than the {MAX_VOCAB} that float32 counts exactly"
+    block = min(triton.next_power_of_2(max(vocab, 16)), device.vector_block(live=6))
+    chunks = triton.cdiv(vocab, block)
+    slots = (cu_nodes.shape[0] - 1) * max_nodes
+    chunk_records = torch.empty((slots, chunks, FIELDS.value), dtype=torch.float32, device=logits.device)
+    records = torch.empty((slots, FIELDS.value), dtype=torch.float32, device=logits.device)
+    shared = (logits, logits.stride(0), vocab, cu_nodes, rows, max_nodes, temperature)
+    launch(
+        chunk_statistics_kernel,
+        min(slots * chunks, device.vector_cores),
+        *shared,
+        chunk_records,
+        slots * chunks,
+        chunks,
+        BLOCK=block,
+    )
+    launch(
+        row_records_kernel,
+        min(slots, device.vector_cores),
+        *shared,
+        top_k,
+        top_p,
+        min_p,
+        chunk_records,
+        records,
+        slots,
+        chunks,
+        CHUNKS=triton.next_power_of_2(chunks),
+        BLOCK=block,
+    )
+    return Records(records, chunks, block)
