@@ -3,11 +3,9 @@
 A row's distribution is never stored. Two kernels reduce each row to a record of eight float32 numbers, from which any
 block of probabilities can be computed again:
 
-`chunk_statistics_kernel` streams every row once, spread over all cores in chunks of `BLOCK`; `row_records_kernel` combines
-a row's chunks and, where there are filters, finds the threshold that they amount to by bisection.
+`chunk_statistics_kernel` streams every row once, spread over all cores in chunks of `BLOCK`; `row_records_kernel`
+combines a row's chunks and, where there are filters, finds the threshold that they amount to by bisection.
 """
-
-from typing import NamedTuple
 
 import torch
 import triton
@@ -16,17 +14,24 @@ from torch import Tensor
 
 from specdec_ops.triton.runtime import device_of, launch
 
-# Fields of the record of a chunk or row.
+# Fields of the record of a row, and of a chunk of it.
 MAXIMUM = tl.constexpr(0)  # of the logits, NaN left out
 TOTAL = tl.constexpr(1)  # sum of w = exp((x - maximum) / temperature), where x >= threshold
 ENTROPY = tl.constexpr(2)  # sum of w * (x - maximum) / temperature
 ARGMAX = tl.constexpr(3)  # lowest id of the maximum, exact in a float32 below 2**24
-BAD = tl.constexpr(4)  # 1: there is a NaN or +inf
-FINITE = tl.constexpr(5)  # 1: there is a finite logit
+STATUS = tl.constexpr(4)  # status bits of the row
+SCALE = tl.constexpr(5)  # 1 / temperature
 THRESHOLD = tl.constexpr(6)  # logits below it have no mass
+ONE_HOT = tl.constexpr(
+    7
+)  # above 0: all mass is at the argmax, for want of a distribution, or (GREEDY) of a temperature
+GREEDY = tl.constexpr(2)
+BAD = tl.constexpr(4)  # of a chunk, 1: there is a NaN or +inf
+FINITE = tl.constexpr(5)  # of a chunk, 1: there is a finite logit
 FIELDS = tl.constexpr(8)
 MAX_VOCAB = 1 << 24
 
+POINT = tl.constexpr(16)  # lanes for the probability of one token
 INFINITY = tl.constexpr(float("inf"))
 
 
@@ -56,14 +61,15 @@ def _field(record, lanes, field: tl.constexpr):
 
 
 @triton.jit
-def _record(lanes, maximum, total, entropy, argmax, bad, finite, threshold):
+def _record(lanes, maximum, total, entropy, argmax, bad_or_status, finite_or_scale, threshold, one_hot):
     record = tl.where(lanes == MAXIMUM, maximum, 0.0)
     record = tl.where(lanes == TOTAL, total, record)
     record = tl.where(lanes == ENTROPY, entropy, record)
     record = tl.where(lanes == ARGMAX, argmax, record)
-    record = tl.where(lanes == BAD, bad, record)
-    record = tl.where(lanes == FINITE, finite, record)
-    return tl.where(lanes == THRESHOLD, threshold, record)
+    record = tl.where(lanes == STATUS, bad_or_status, record)
+    record = tl.where(lanes == SCALE, finite_or_scale, record)
+    record = tl.where(lanes == THRESHOLD, threshold, record)
+    return tl.where(lanes == ONE_HOT, one_hot, record)
 
 
 @triton.jit
@@ -106,7 +112,8 @@ def chunk_statistics_kernel(
                 argmax.to(tl.float32),
                 tl.where((nans > 0) | (maximum == INFINITY), 1.0, 0.0),
                 tl.where(finite, 1.0, 0.0),
-                -INFINITY,
+                0.0,
+                0.0,
             )
             tl.store(chunk_records + tl.cast(task, tl.int64) * FIELDS + lanes, record)
 
@@ -186,7 +193,9 @@ def row_records_kernel(
             index = tl.arange(0, CHUNKS)
             offsets = index[:, None] * FIELDS + lanes[None, :]
             chunk = tl.load(
-                chunk_records + tl.cast(slot, tl.int64) * chunks * FIELDS + offsets, mask=offsets < chunks * FIELDS, other=0.0
+                chunk_records + tl.cast(slot, tl.int64) * chunks * FIELDS + offsets,
+                mask=offsets < chunks * FIELDS,
+                other=0.0,
             )
             maxima = tl.where(index < chunks, _field(chunk, lanes[None, :], MAXIMUM), -INFINITY)
             maximum = tl.max(maxima, 0)
@@ -225,33 +234,59 @@ def row_records_kernel(
                     lowest = shift + tl.log(tl.where(least > 0, least, 1.0)) / scale
                     threshold = tl.where(least > 0, tl.maximum(threshold, lowest), threshold)
                 total, entropy = _mass(row, vocab, tl.where(filtered, chunks, 0), threshold, shift, scale, BLOCK)
-            record = _record(lanes, maximum, total, entropy, argmax, bad, finite, threshold)
+            status = bad + 2.0 * (1.0 - finite)
+            one_hot = tl.where(greedy, 2.0, tl.where(sound, 0.0, 1.0))
+            record = _record(lanes, maximum, total, entropy, argmax, status, scale, threshold, one_hot)
             tl.store(records + tl.cast(slot, tl.int64) * FIELDS + lanes, record)
 
 
 @triton.jit
-def load_record(records, slot):
-    """Maximum, threshold, total, argmax, status bits; and whether the row is to be taken as one-hot at its argmax."""
-    record = records + tl.cast(slot, tl.int64) * FIELDS
-    bad = tl.load(record + BAD) > 0
-    finite = tl.load(record + FINITE) > 0
-    status = tl.where(bad, 1, 0) | tl.where(finite, 0, 2)
-    argmax = tl.load(record + ARGMAX).to(tl.int32)
-    return tl.load(record + MAXIMUM), tl.load(record + THRESHOLD), tl.load(record + TOTAL), argmax, status
+def load_field(records, slot, field: tl.constexpr):
+    return tl.load(records + tl.cast(slot, tl.int64) * FIELDS + field)
 
 
 @triton.jit
-def probabilities(x, ids, maximum, threshold, total, argmax, one_hot, scale):
-    w = tl.where(x >= threshold, tl.exp(tl.maximum((x - maximum) * scale, -1e30)) / total, 0.0)
-    return tl.where(one_hot, tl.where(ids == argmax, 1.0, 0.0), w)
+def row_status(records, slot):
+    return load_field(records, slot, STATUS).to(tl.int32)
 
 
-class Records(NamedTuple):
-    """What `row_records` leaves on the device for the rows of one logits tensor."""
+@triton.jit
+def probabilities(rows, row_stride, records, slot, vocab, ids):
+    """The processed distribution of a row at `ids`."""
+    x = tl.load(rows + tl.cast(slot, tl.int64) * row_stride + ids, mask=ids < vocab, other=-INFINITY).to(tl.float32)
+    scaled = (x - load_field(records, slot, MAXIMUM)) * load_field(records, slot, SCALE)
+    w = tl.exp(tl.maximum(scaled, -1e30)) / load_field(records, slot, TOTAL)
+    p = tl.where(x >= load_field(records, slot, THRESHOLD), w, 0.0)
+    one_hot = tl.where(ids == load_field(records, slot, ARGMAX).to(tl.int32), 1.0, 0.0)
+    return tl.where(ids < vocab, tl.where(load_field(records, slot, ONE_HOT) > 0, one_hot, p), 0.0)
 
-    records: Tensor  # float32 [B * max_nodes, FIELDS]
-    chunks: int
-    block: int
+
+@triton.jit
+def logprob_of(rows, row_stride, records, slot, token):
+    """Of a token to which the row gives some mass."""
+    lane = tl.arange(0, POINT)
+    row = rows + tl.cast(slot, tl.int64) * row_stride
+    x = tl.load(row + token + lane, mask=lane == 0, other=0.0).to(tl.float32)
+    scaled = (x - load_field(records, slot, MAXIMUM)) * load_field(records, slot, SCALE)
+    logprob = scaled - tl.log(tl.zeros_like(x) + load_field(records, slot, TOTAL))
+    return tl.sum(tl.where((lane == 0) & (load_field(records, slot, ONE_HOT) == 0), logprob, 0.0), 0)
+
+
+@triton.jit
+def find_in_block(p, ids, reached, goal, LOG_BLOCK: tl.constexpr, BLOCK: tl.constexpr):
+    """The first lane at which `reached` and the mass up to it exceed `goal`, which all lanes' does.
+
+    Bisection instead of a scan: a masked sum of the same block never falls as the mask grows.
+    """
+    low = 0
+    high = BLOCK - 1
+    first = tl.min(ids, 0)
+    for _ in range(0, LOG_BLOCK):
+        middle = (low + high) // 2
+        beyond = reached + tl.sum(tl.where(ids <= first + middle, p, 0.0), 0) > goal
+        high = tl.where(beyond, middle, high)
+        low = tl.where(beyond, low, middle + 1)
+    return first + high
 
 
 def row_records(
@@ -262,7 +297,8 @@ def row_records(
     top_k: Tensor | None = None,
     top_p: Tensor | None = None,
     min_p: Tensor | None = None,
-) -> Records:
+) -> Tensor:
+    """float32 `[B * max_nodes, FIELDS]`: the record of each node's row; that of an absent node is undefined."""
     device = device_of(logits)
     rows, vocab = logits.shape
     assert vocab <= MAX_VOCAB, f"a vocabulary of {vocab} is more than the {MAX_VOCAB} that float32 counts exactly"
@@ -295,4 +331,4 @@ def row_records(
         CHUNKS=triton.next_power_of_2(chunks),
         BLOCK=block,
     )
-    return Records(records, chunks, block)
+    return records

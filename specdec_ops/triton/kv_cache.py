@@ -17,7 +17,9 @@ INT32_MAX = tl.constexpr(2**31 - 1)
 def _find_block(block_table, b, max_blocks, num_blocks, block_size, slot):
     """The block of int64 `slot`, or -1 where it has no place."""
     entry = slot // block_size
-    block = tl.load(block_table + tl.cast(b, tl.int64) * max_blocks + entry, mask=(slot >= 0) & (entry < max_blocks), other=-1)
+    block = tl.load(
+        block_table + tl.cast(b, tl.int64) * max_blocks + entry, mask=(slot >= 0) & (entry < max_blocks), other=-1
+    )
     return tl.where((block >= 0) & (block < num_blocks), block, -1).to(tl.int64)
 
 
@@ -316,5 +318,14 @@ def blocks_release(
 ) -> None:
     batch, max_blocks = block_table.shape
     launch(
-        release_kernel, 1, block_table, free_list, num_free, context_lens, block_size, max_blocks, free_list.shape[0], batch
+        release_kernel,
+        1,
+        block_table,
+        free_list,
+        num_free,
+        context_lens,
+        block_size,
+        max_blocks,
+        free_list.shape[0],
+        batch,
     )

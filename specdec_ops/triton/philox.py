@@ -8,7 +8,7 @@ from specdec_ops.triton.runtime import device_of, launch
 
 @triton.jit
 def _multiply_high(low: tl.constexpr, high: tl.constexpr, x):
-    """The upper 32 bits of the unsigned product, from 16-bit halves: 32-bit multiplication is all the vector unit has."""
+    """The upper 32 bits of the unsigned product, from 16-bit halves: the vector unit multiplies 32 bits."""
     x_low = x & 0xFFFF
     x_high = (x >> 16) & 0xFFFF
     cross_a = x_low * high

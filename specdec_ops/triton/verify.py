@@ -4,6 +4,8 @@ After the records of the target's (and draft's) rows, one program decides a requ
 one child: `rejection` is `recursive` and `block` is `traversal` there. Where drafts are rejected at a node, the node's
 distribution becomes p <- norm(max(W p - q, 0)) once a child; it is not stored but computed again, block by block, from
 three numbers a child.
+
+In the kernels, pointers to rows, records and tokens are those of the request's root, and nodes count from it.
 """
 
 import torch
@@ -12,15 +14,21 @@ import triton.language as tl
 from torch import Tensor
 
 from specdec_ops.triton.distribution import (
+    ENTROPY,
+    FIELDS,
+    GREEDY,
+    ONE_HOT,
+    POINT,
+    TOTAL,
+    find_in_block,
     inverse_temperature,
-    load_record,
+    load_field,
+    logprob_of,
     nodes_of,
     probabilities,
     row_records,
+    row_status,
 )
-from specdec_ops.triton.distribution import ENTROPY as ENTROPY
-from specdec_ops.triton.distribution import FIELDS as FIELDS
-from specdec_ops.triton.distribution import INFINITY as INFINITY
 from specdec_ops.triton.runtime import device_of, launch
 
 DRAFT_OUT_OF_RANGE = tl.constexpr(4)  # status bit
@@ -34,70 +42,689 @@ STRICT = tl.constexpr(4)
 CHAIN_RULES = {"rejection": RECURSIVE, "block": TRAVERSAL, "strict": STRICT, "typical": TYPICAL}
 TREE_RULES = {"target_only": TARGET_ONLY, "recursive": RECURSIVE, "traversal": TRAVERSAL, "typical": TYPICAL}
 
-POINT = tl.constexpr(16)  # lanes for the probability of one token
+# What is known of each node: one tensor of `TABLE` parts with a lane for every node.
+PARENT = tl.constexpr(0)  # -1 the root's, -2 that of a dead node
+WEIGHT = tl.constexpr(1)  # W of the node; 1 but in `traversal`
+REMAINDER = tl.constexpr(2)  # mass of the node's q without the tokens of its rejected children
+REJECTED_WEIGHT = tl.constexpr(3)  # W of the parent when the node was rejected
+REJECTED_MASS = tl.constexpr(4)  # mass of the parent's max(W p - q, 0) then; 0: the node was not rejected
+REJECTED_REMAINDER = tl.constexpr(5)  # the parent's REMAINDER then
+DEPTH = tl.constexpr(6)  # in `typical`: of an accepted node; -1: not accepted
+TABLE = tl.constexpr(8)
 
 
 @triton.jit
-def _at(vector, lanes, i):
-    return tl.sum(tl.where(lanes == i, vector, 0), 0)
+def _get(table, part: tl.constexpr, node):
+    lanes = tl.arange(0, table.shape[0])
+    return tl.sum(tl.where(lanes == part * (table.shape[0] // TABLE) + node, table, 0.0), 0)
 
 
 @triton.jit
-def _target_block(target, target_records, begin, slot, node, vocab, stride, scale, greedy, ids):
-    """The node's processed distribution at `ids`."""
-    maximum, threshold, total, argmax, status = load_record(target_records, slot + node)
-    row = target + tl.cast(begin + node, tl.int64) * stride
-    x = tl.load(row + ids, mask=ids < vocab, other=-INFINITY).to(tl.float32)
-    p = probabilities(x, ids, maximum, threshold, total, argmax, greedy | (status > 0), scale)
-    return tl.where(ids < vocab, p, 0.0)
+def _set(table, part: tl.constexpr, node, value):
+    lanes = tl.arange(0, table.shape[0])
+    return tl.where(lanes == part * (table.shape[0] // TABLE) + node, value, table)
 
 
 @triton.jit
-def _residual_block(
-    target,
-    target_records,
-    draft,
-    draft_records,
-    tokens,
-    begin,
-    slot,
-    node,
-    upto,
-    live,
-    weights,
-    masses,
-    draft_masses,
-    lanes,
-    vocab,
-    target_stride,
-    draft_stride,
-    scale,
-    draft_scale,
-    greedy,
-    draft_greedy,
-    ids,
-    RULE: tl.constexpr,
+def _parent(table, node):
+    return _get(table, PARENT, node).to(tl.int32)
+
+
+@triton.jit
+def _live_table(tokens, parents, n, vocab, NODES: tl.constexpr):
+    """The table of a request, and its status bits. A node is dead where its parent does not come before it or is dead,
+    or where its token is no token; -1 says "no draft here" and is no fault."""
+    lanes = tl.arange(0, TABLE * NODES)
+    table = tl.where(lanes < NODES, -2.0, tl.where(lanes < 4 * NODES, 1.0, 0.0))
+    table = tl.where(lanes >= DEPTH * NODES, -1.0, table)
+    table = _set(_set(table, PARENT, 0, -1.0), DEPTH, 0, 0.0)
+    flags = 0
+    if parents is not None:
+        flags = tl.where(tl.load(parents) == -1, 0, MALFORMED_TREE)
+    for node in range(1, n):
+        token = tl.load(tokens + node)
+        if parents is None:
+            parent = tl.cast(node, tl.int32) - 1
+        else:
+            parent = tl.load(parents + node)
+        in_order = (parent >= 0) & (parent < node)
+        has_parent = in_order & (_get(table, PARENT, parent) > -2)
+        is_token = (token >= 0) & (token < vocab)
+        flags |= tl.where(in_order, 0, MALFORMED_TREE)
+        flags |= tl.where(has_parent & (is_token == 0) & (token != -1), DRAFT_OUT_OF_RANGE, 0)
+        table = _set(table, PARENT, node, tl.where(has_parent & is_token, parent, -2).to(tl.float32))
+    return table, flags
+
+
+@triton.jit
+def _drawn_from(q, q_records, node, remainder, ids, token):
+    """What a child with this token was drawn from: the node's q without the siblings tried before."""
+    one_hot = tl.where(ids == token, 1.0, 0.0)
+    if q_records is None:
+        return one_hot
+    else:
+        random = load_field(q_records, node, ONE_HOT) == 0
+        return tl.where(random, q / tl.where(remainder > 0, remainder, 1.0), one_hot)
+
+
+@triton.jit
+def _residual(
+    p_rows, p_stride, p_records, q_rows, q_stride, q_records, vocab, tokens, table, node, upto, ids, RULE: tl.constexpr
 ):
     """p and q of a node at `ids`, after its children before `upto` were rejected."""
-    p = _target_block(target, target_records, begin, slot, node, vocab, target_stride, scale, greedy, ids)
-    if draft is None:
+    p = probabilities(p_rows, p_stride, p_records, node, vocab, ids)
+    if q_rows is None:
         q = tl.zeros_like(p)
     else:
-        q = _target_block(draft, draft_records, begin, slot, node, vocab, draft_stride, draft_scale, False, ids)
+        q = probabilities(q_rows, q_stride, q_records, node, vocab, ids)
     for child in range(node + 1, upto):
-        if _at(live, lanes, child) == node:
-            x = tl.load(tokens + begin + child).to(tl.int32)
+        if _parent(table, child) == node:
+            token = tl.load(tokens + child).to(tl.int32)
             if RULE == TARGET_ONLY:
-                p = tl.where(ids == x, 0.0, p)
+                p = tl.where(ids == token, 0.0, p)
             else:
-                mass = _at(masses, lanes, child)
-                draft_mass = _at(draft_masses, lanes, child)
-                drawn_from = q / tl.where(draft_mass > 0, draft_mass, 1.0)
-                if draft is None:
-                    drawn_from = tl.where(ids == x, 1.0, 0.0)
-                else:
-                    drawn_from = tl.where(draft_greedy, tl.where(ids == x, 1.0, 0.0), drawn_from)
-                excess = tl.maximum(_at(weights, lanes, child) * p - drawn_from, 0.0)
+                mass = _get(table, REJECTED_MASS, child)
+                drawn_from = _drawn_from(q, q_records, node, _get(table, REJECTED_REMAINDER, child), ids, token)
+                excess = tl.maximum(_get(table, REJECTED_WEIGHT, child) * p - drawn_from, 0.0)
                 p = tl.where(mass > 0, excess / tl.where(mass > 0, mass, 1.0), p)
-                q = tl.where(ids == x, 0.0, q)
+                q = tl.where(ids == token, 0.0, q)
     return p, q
+
+
+@triton.jit
+def _point(
+    p_rows, p_stride, p_records, q_rows, q_stride, q_records, vocab, tokens, table, node, child, RULE: tl.constexpr
+):
+    """p and q of the child's token, where its siblings before it were rejected."""
+    token = tl.load(tokens + child).to(tl.int32)
+    lane = tl.arange(0, POINT)
+    p, q = _residual(
+        p_rows, p_stride, p_records, q_rows, q_stride, q_records, vocab, tokens, table, node, child, token + lane, RULE
+    )
+    q = _drawn_from(q, q_records, node, _get(table, REMAINDER, node), token + lane, token)
+    return tl.sum(tl.where(lane == 0, p, 0.0), 0), tl.sum(tl.where(lane == 0, q, 0.0), 0)
+
+
+@triton.jit
+def _reject(
+    p_rows,
+    p_stride,
+    p_records,
+    q_rows,
+    q_stride,
+    q_records,
+    vocab,
+    tokens,
+    table,
+    node,
+    child,
+    chunks,
+    RULE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """The table after the child was rejected, and the mass of max(W p - q, 0); as it was if `chunks` is 0."""
+    token = tl.load(tokens + child).to(tl.int32)
+    weight = _get(table, WEIGHT, node)
+    remainder = _get(table, REMAINDER, node)
+    mass = 0.0
+    left = 0.0
+    for chunk in range(0, chunks):
+        ids = chunk * BLOCK + tl.arange(0, BLOCK)
+        p, q = _residual(
+            p_rows, p_stride, p_records, q_rows, q_stride, q_records, vocab, tokens, table, node, child, ids, RULE
+        )
+        drawn_from = _drawn_from(q, q_records, node, remainder, ids, token)
+        mass += tl.sum(tl.maximum(weight * p - drawn_from, 0.0), 0)
+        left += tl.sum(tl.where(ids == token, 0.0, q), 0)
+    table = _set(table, REJECTED_MASS, child, mass)
+    table = _set(table, REJECTED_WEIGHT, child, weight)
+    table = _set(table, REJECTED_REMAINDER, child, remainder)
+    return _set(table, REMAINDER, node, tl.where(chunks > 0, left, remainder)), mass
+
+
+@triton.jit
+def _draw(
+    p_rows,
+    p_stride,
+    p_records,
+    q_rows,
+    q_stride,
+    q_records,
+    vocab,
+    tokens,
+    table,
+    node,
+    upto,
+    goal,
+    chunks,
+    RULE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    LOG_BLOCK: tl.constexpr,
+):
+    """The first id whose cumulative mass exceeds `goal`; the last id with mass where rounding runs past the end."""
+    reached = 0.0
+    drawn = -1
+    last = 0
+    chunk = 0
+    while (chunk < chunks) & (drawn < 0):
+        ids = chunk * BLOCK + tl.arange(0, BLOCK)
+        p, _ = _residual(
+            p_rows, p_stride, p_records, q_rows, q_stride, q_records, vocab, tokens, table, node, upto, ids, RULE
+        )
+        mass = tl.sum(p, 0)
+        if reached + mass > goal:
+            drawn = find_in_block(p, ids, reached, goal, LOG_BLOCK, BLOCK)
+        last = tl.maximum(last, tl.max(tl.where(p > 0, ids, 0), 0))
+        reached += mass
+        chunk += 1
+    return tl.where(drawn < 0, last, drawn)
+
+
+@triton.jit
+def _walk_down(
+    p_rows,
+    p_stride,
+    p_records,
+    q_rows,
+    q_stride,
+    q_records,
+    vocab,
+    tokens,
+    table,
+    uniforms,
+    n,
+    greedy,
+    chunks,
+    RULE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    LOG_BLOCK: tl.constexpr,
+):
+    """From the root to the first accepted child, again and again. Children come after their parents, so that one pass
+    over the nodes does it. Returns the table, the node reached, and the token that `strict` drew instead (or -1)."""
+    at = 0
+    instead = -1
+    cumulative = 0.0
+    level_uniform = tl.load(uniforms)
+    first = 1
+    for child in range(1, n):
+        if (_parent(table, child) == at) & (row_status(p_records, at) == 0) & (instead < 0):
+            uniform = tl.load(uniforms + child)
+            if RULE == STRICT:
+                y = _draw(
+                    p_rows,
+                    p_stride,
+                    p_records,
+                    q_rows,
+                    q_stride,
+                    q_records,
+                    vocab,
+                    tokens,
+                    table,
+                    at,
+                    at + 1,
+                    uniform,
+                    chunks,
+                    RULE,
+                    BLOCK,
+                    LOG_BLOCK,
+                )
+                accept = y == tl.load(tokens + child).to(tl.int32)
+                instead = tl.where(accept, -1, y)
+            else:
+                p, q = _point(
+                    p_rows, p_stride, p_records, q_rows, q_stride, q_records, vocab, tokens, table, at, child, RULE
+                )
+                if RULE == TARGET_ONLY:
+                    level_uniform = tl.where(first > 0, uniform, level_uniform)
+                    cumulative += p
+                    accept = level_uniform < cumulative
+                else:
+                    accept = uniform * q < p
+                accept = tl.where(greedy, p > 0, accept)
+                if RULE == RECURSIVE:
+                    streamed = tl.where(accept | greedy, 0, chunks)
+                    table, _ = _reject(
+                        p_rows,
+                        p_stride,
+                        p_records,
+                        q_rows,
+                        q_stride,
+                        q_records,
+                        vocab,
+                        tokens,
+                        table,
+                        at,
+                        child,
+                        streamed,
+                        RULE,
+                        BLOCK,
+                    )
+            at = tl.where(accept, child, at)
+            first = tl.where(accept, 1, 0)
+            cumulative = tl.where(accept, 0.0, cumulative)
+    return table, at, instead
+
+
+@triton.jit
+def _deepest_typical(p_rows, p_stride, p_records, vocab, tokens, table, n, posterior_threshold, posterior_alpha):
+    """The deepest node that likely enough tokens lead to, the first of several; and the status bits of rows used."""
+    at = 0
+    deepest = 0.0
+    flags = 0
+    for child in range(1, n):
+        parent = _parent(table, child)
+        depth = _get(table, DEPTH, parent) + 1
+        if (parent >= 0) & (depth > 0):
+            status = row_status(p_records, parent)
+            flags |= status
+            token = tl.load(tokens + child).to(tl.int32)
+            lane = tl.arange(0, POINT)
+            p = probabilities(p_rows, p_stride, p_records, parent, vocab, token + lane)
+            total = tl.zeros_like(p) + load_field(p_records, parent, TOTAL)
+            entropy = tl.log(total) - load_field(p_records, parent, ENTROPY) / total
+            entropy = tl.where(load_field(p_records, parent, ONE_HOT) > 0, 0.0, entropy)
+            likely = p > tl.minimum(posterior_threshold, posterior_alpha * tl.exp(-entropy))
+            accept = (tl.sum(tl.where(likely & (lane == 0), 1, 0), 0) > 0) & (status == 0)
+            table = _set(table, DEPTH, child, tl.where(accept, depth, -1.0))
+            at = tl.where(accept & (depth > deepest), child, at)
+            deepest = tl.where(accept, tl.maximum(deepest, depth), deepest)
+    return at, flags | row_status(p_records, at)
+
+
+@triton.jit
+def _draft_status(q_records, node):
+    """A greedy draft's rows are not looked at."""
+    return tl.where(load_field(q_records, node, ONE_HOT) == GREEDY, 0, row_status(q_records, node))
+
+
+@triton.jit
+def _traverse(
+    p_rows,
+    p_stride,
+    p_records,
+    q_rows,
+    q_stride,
+    q_records,
+    vocab,
+    tokens,
+    table,
+    uniforms,
+    n,
+    greedy,
+    chunks,
+    RULE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    IS_CHAIN: tl.constexpr,
+):
+    """Leaves first. Returns the table, the accepted node and the status bits of the rows used."""
+    NODES: tl.constexpr = table.shape[0] // TABLE
+    lanes = tl.arange(0, table.shape[0])
+    at = 0
+    after = 0  # the child of `at` that was rejected last
+    flags = 0
+    done = tl.where(greedy, 1, 0)
+    while done == 0:
+        status = row_status(p_records, at)
+        flags |= status
+        later = (lanes < n) & (lanes > after) & (table == tl.cast(at, tl.float32))
+        child = tl.min(tl.where(later, lanes, NODES), 0)
+        descend = (child < NODES) & (status == 0)
+        if q_records is not None:
+            flags |= tl.where(descend | (IS_CHAIN == 0), _draft_status(q_records, at), 0)
+        accept = (descend == 0) & ((at == 0) | (tl.load(uniforms + at) < _get(table, WEIGHT, at)))
+        done = tl.where(accept, 1, 0)
+        if descend:
+            p, q = _point(
+                p_rows, p_stride, p_records, q_rows, q_stride, q_records, vocab, tokens, table, at, child, RULE
+            )
+            ratio = tl.where(q > 0, p / tl.where(q > 0, q, 1.0), 1e30)
+            below = tl.where(p > 0, tl.minimum(_get(table, WEIGHT, at) * ratio, 1.0), 0.0)
+            table = _set(table, WEIGHT, child, below)
+            at = child
+            after = child
+        else:
+            if done == 0:
+                parent = _parent(table, at)
+                weight = _get(table, WEIGHT, parent)
+                table, mass = _reject(
+                    p_rows,
+                    p_stride,
+                    p_records,
+                    q_rows,
+                    q_stride,
+                    q_records,
+                    vocab,
+                    tokens,
+                    table,
+                    parent,
+                    at,
+                    chunks,
+                    RULE,
+                    BLOCK,
+                )
+                fallen = tl.where(mass > 0, mass / tl.where(mass > 0, mass + 1 - weight, 1.0), 0.0)
+                table = _set(table, WEIGHT, parent, fallen)
+                after = at
+                at = parent
+    return table, at, flags
+
+
+@triton.jit
+def verify_kernel(
+    target,
+    p_stride,
+    target_records,
+    draft,
+    q_stride,
+    draft_records,
+    vocab,
+    tokens,
+    parents,
+    cu_nodes,
+    num_rows,
+    max_nodes,
+    uniforms,
+    temperature,
+    draft_temperature,
+    posterior_threshold,
+    posterior_alpha,
+    out_tokens,
+    num_accepted,
+    path,
+    logprobs,
+    status,
+    batch,
+    chunks,
+    RULE: tl.constexpr,
+    NODES: tl.constexpr,
+    BLOCK: tl.constexpr,
+    LOG_BLOCK: tl.constexpr,
+):
+    for b in range(tl.program_id(0), batch, tl.num_programs(0)):
+        begin, n, valid = nodes_of(cu_nodes, b, num_rows, max_nodes)
+        flags = tl.where(valid, 0, MALFORMED_TREE)
+        if n > 0:
+            root = tl.cast(b, tl.int64) * max_nodes
+            p_rows = target + tl.cast(begin, tl.int64) * p_stride
+            p_records = target_records + root * FIELDS
+            if draft is None:
+                q_rows = None
+                q_records = None
+            else:
+                q_rows = draft + tl.cast(begin, tl.int64) * q_stride
+                q_records = draft_records + root * FIELDS
+            request_tokens = tokens + begin
+            request_uniforms = uniforms + root
+            if parents is None:
+                request_parents = None
+            else:
+                request_parents = parents + begin
+            _, greedy = inverse_temperature(temperature, b)
+
+            table, flags = _live_table(request_tokens, request_parents, n, vocab, NODES)
+            at = 0
+            instead = -1
+            if RULE == TYPICAL:
+                at, used = _deepest_typical(
+                    p_rows,
+                    p_stride,
+                    p_records,
+                    vocab,
+                    request_tokens,
+                    table,
+                    tl.where(greedy, 1, n),
+                    posterior_threshold,
+                    posterior_alpha,
+                )
+                flags |= tl.where(greedy, 0, used)
+            if RULE == TRAVERSAL:
+                table, at, used = _traverse(
+                    p_rows,
+                    p_stride,
+                    p_records,
+                    q_rows,
+                    q_stride,
+                    q_records,
+                    vocab,
+                    request_tokens,
+                    table,
+                    request_uniforms,
+                    n,
+                    greedy,
+                    chunks,
+                    RULE,
+                    BLOCK,
+                    parents is None,
+                )
+                flags |= tl.where(greedy, 0, used)
+            # Greedy requests walk down whatever the rule.
+            walks = n
+            if RULE == TYPICAL or RULE == TRAVERSAL:
+                walks = tl.where(greedy, n, 1)
+            table, reached, instead = _walk_down(
+                p_rows,
+                p_stride,
+                p_records,
+                q_rows,
+                q_stride,
+                q_records,
+                vocab,
+                request_tokens,
+                table,
+                request_uniforms,
+                walks,
+                greedy,
+                chunks,
+                RULE,
+                BLOCK,
+                LOG_BLOCK,
+            )
+            at = tl.maximum(at, reached)
+
+            # The token that follows the accepted path.
+            upto = n
+            if RULE == STRICT or RULE == TYPICAL:
+                upto = at + 1
+            upto = tl.where(row_status(p_records, at) > 0, at + 1, upto)
+            goal = tl.load(request_uniforms)
+            if RULE == TARGET_ONLY:
+                mass = 0.0
+                for chunk in range(0, chunks):
+                    ids = chunk * BLOCK + tl.arange(0, BLOCK)
+                    p, _ = _residual(
+                        p_rows,
+                        p_stride,
+                        p_records,
+                        q_rows,
+                        q_stride,
+                        q_records,
+                        vocab,
+                        request_tokens,
+                        table,
+                        at,
+                        upto,
+                        ids,
+                        RULE,
+                    )
+                    mass += tl.sum(p, 0)
+                upto = tl.where(mass > 0, upto, at + 1)
+                goal = goal * tl.where(mass > 0, mass, 1.0)
+            streamed = tl.where(instead < 0, chunks, 0)
+            token = _draw(
+                p_rows,
+                p_stride,
+                p_records,
+                q_rows,
+                q_stride,
+                q_records,
+                vocab,
+                request_tokens,
+                table,
+                at,
+                upto,
+                goal,
+                streamed,
+                RULE,
+                BLOCK,
+                LOG_BLOCK,
+            )
+            token = tl.where(instead < 0, token, instead)
+
+            depth = 0
+            node = at
+            while node > 0:
+                node = _parent(table, node)
+                depth += 1
+            tl.store(num_accepted + b, depth)
+            node = at
+            for i in range(0, depth + 1):
+                out = root + depth - i
+                tl.store(path + out, node)
+                tl.store(out_tokens + out, token.to(tl.int64))
+                tl.store(logprobs + out, logprob_of(p_rows, p_stride, p_records, node, token))
+                if RULE != TYPICAL and RULE != TRAVERSAL:
+                    flags |= row_status(p_records, node)
+                    if q_records is not None:
+                        # `rejection` asks for q only where there is a draft, `recursive` at every node it reaches.
+                        asked = (i > 0) | ((node + 1 < n) & (_parent(table, node + 1) == node))
+                        if parents is not None:
+                            asked = asked | True
+                        else:
+                            asked = asked & (row_status(p_records, node) == 0)
+                        flags |= tl.where(asked & (greedy == 0), _draft_status(q_records, node), 0)
+                token = tl.load(request_tokens + node).to(tl.int32)
+                node = _parent(table, node)
+            if RULE == TYPICAL or RULE == TRAVERSAL:
+                node = at
+                for _ in range(0, tl.where(greedy, depth + 1, 0)):
+                    flags |= row_status(p_records, node)
+                    node = _parent(table, node)
+        tl.store(status + b, flags)
+
+
+def _verify(
+    rule: int,
+    target_logits: Tensor,
+    tokens: Tensor,
+    parents: Tensor | None,
+    cu_nodes: Tensor,
+    uniforms: Tensor,
+    draft_logits: Tensor | None,
+    draft_temperature: Tensor | None,
+    filters: tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None],
+    posterior_threshold: float,
+    posterior_alpha: float,
+    max_nodes: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    device, batch, (rows, vocab) = target_logits.device, cu_nodes.shape[0] - 1, target_logits.shape
+    out_tokens = torch.full((batch, max_nodes), -1, dtype=torch.int64, device=device)
+    num_accepted = torch.zeros(batch, dtype=torch.int32, device=device)
+    path = torch.full((batch, max_nodes), -1, dtype=torch.int32, device=device)
+    logprobs = torch.zeros((batch, max_nodes), dtype=torch.float32, device=device)
+    status = torch.zeros(batch, dtype=torch.int32, device=device)
+    if rule not in (RECURSIVE, TRAVERSAL):
+        draft_logits = None
+    target = row_records(target_logits, cu_nodes, max_nodes, *filters)
+    draft = None if draft_logits is None else row_records(draft_logits, cu_nodes, max_nodes, draft_temperature)
+    block = min(triton.next_power_of_2(max(vocab, 16)), device_of(target_logits).vector_block(live=10))
+    launch(
+        verify_kernel,
+        min(batch, device_of(target_logits).vector_cores),
+        target_logits,
+        target_logits.stride(0),
+        target,
+        draft_logits,
+        0 if draft_logits is None else draft_logits.stride(0),
+        draft.records,
+        vocab,
+        tokens,
+        parents,
+        cu_nodes,
+        rows,
+        max_nodes,
+        uniforms,
+        filters[0],
+        draft_temperature,
+        posterior_threshold,
+        posterior_alpha,
+        out_tokens,
+        num_accepted,
+        path,
+        logprobs,
+        status,
+        batch,
+        triton.cdiv(vocab, block),
+        RULE=rule.value,
+        NODES=triton.next_power_of_2(max(max_nodes, 8)),
+        BLOCK=block,
+        LOG_BLOCK=block.bit_length() - 1,
+    )
+    return out_tokens, num_accepted, path, logprobs, status
+
+
+def verify_chain(
+    target_logits: Tensor,
+    tokens: Tensor,
+    cu_nodes: Tensor,
+    uniforms: Tensor,
+    *,
+    draft_logits: Tensor | None = None,
+    draft_temperature: Tensor | None = None,
+    temperature: Tensor | None = None,
+    top_k: Tensor | None = None,
+    top_p: Tensor | None = None,
+    min_p: Tensor | None = None,
+    rule: str = "rejection",
+    posterior_threshold: float = 0.09,
+    posterior_alpha: float = 0.3,
+    max_nodes: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    out_tokens, num_accepted, _, logprobs, status = _verify(
+        CHAIN_RULES[rule],
+        target_logits,
+        tokens,
+        None,
+        cu_nodes,
+        uniforms,
+        draft_logits,
+        draft_temperature,
+        (temperature, top_k, top_p, min_p),
+        posterior_threshold,
+        posterior_alpha,
+        max_nodes,
+    )
+    return out_tokens, num_accepted, logprobs, status
+
+
+def verify_tree(
+    target_logits: Tensor,
+    tokens: Tensor,
+    parents: Tensor,
+    cu_nodes: Tensor,
+    uniforms: Tensor,
+    *,
+    draft_logits: Tensor | None = None,
+    draft_temperature: Tensor | None = None,
+    temperature: Tensor | None = None,
+    top_k: Tensor | None = None,
+    top_p: Tensor | None = None,
+    min_p: Tensor | None = None,
+    rule: str = "target_only",
+    posterior_threshold: float = 0.09,
+    posterior_alpha: float = 0.3,
+    max_nodes: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    return _verify(
+        TREE_RULES[rule],
+        target_logits,
+        tokens,
+        parents,
+        cu_nodes,
+        uniforms,
+        draft_logits,
+        draft_temperature,
+        (temperature, top_k, top_p, min_p),
+        posterior_threshold,
+        posterior_alpha,
+        max_nodes,
+    )

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import ascendnpuir
-import triton
 import triton.backends.ascend.compiler as ascend_compiler
 from triton._C.libtriton import ir
 from triton.backends.compiler import GPUTarget
@@ -102,7 +101,9 @@ def compile_linalg(linalg: str, target: str) -> str:
         if result.returncode != 0 or not final.exists():
             message = result.stderr + result.stdout
             errors = [line for line in message.splitlines() if "error" in line or "overflow" in line]
-            raise CompileError(f"bishengir-compile: exit {result.returncode}: " + "\n".join(errors[:5] or [message[:2000]]))
+            raise CompileError(
+                f"bishengir-compile: exit {result.returncode}: " + "\n".join(errors[:5] or [message[:2000]])
+            )
         return final.read_text()
 
 

@@ -1,17 +1,17 @@
 """Makes Triton's interpreter fit for the conformance suite. Import before any kernel is defined.
 
 Three faults of the interpreter (seen in 3.2 and 3.9) stand in the way: `range` over runtime values fails with
-numpy >= 2.4, `tl.dot` of bfloat16 multiplies the raw bits as integers, and reductions that return indices, or min and max
-under triton-ascend, walk element by element in Python.
+numpy >= 2.4, `tl.dot` of bfloat16 multiplies the raw bits as integers, and reductions that return indices, or min and
+max under triton-ascend, walk element by element in Python.
 """
 
 import os
 
 os.environ["TRITON_INTERPRET"] = "1"
 
-import numpy as np  # noqa: E402
-import triton.language as tl  # noqa: E402
-from triton.runtime import interpreter  # noqa: E402
+import numpy as np
+import triton.language as tl
+from triton.runtime import interpreter
 
 
 def _patch_range() -> None:
