@@ -8,8 +8,9 @@ NO_FINITE_LOGIT = 2  # status bit: a target row that was used has no finite logi
 
 
 def row_status(logits: Tensor) -> int:
-    bad = bool((logits.isnan() | (logits == torch.inf)).any())
-    return BAD_LOGIT * bad + NO_FINITE_LOGIT * (not bool(logits.isfinite().any()))
+    if (logits.isnan() | (logits == torch.inf)).any():
+        return BAD_LOGIT
+    return 0 if logits.isfinite().any() else NO_FINITE_LOGIT
 
 
 def one_hot(token: int, vocab: int) -> Tensor:
@@ -19,8 +20,8 @@ def one_hot(token: int, vocab: int) -> Tensor:
 
 
 def argmax(logits: Tensor) -> int:
-    """The lowest id among the largest logits, NaN left out; 0 where no logit is above -inf."""
-    x = torch.where(logits.isnan(), -torch.inf, logits.double())
+    """The lowest id among the largest finite logits; 0 where there are none."""
+    x = torch.where(logits.isfinite(), logits, -torch.inf)
     return int((x == x.max()).nonzero()[0])
 
 

@@ -179,16 +179,20 @@ def traversal(r: Request) -> Verdict:
     """Weng et al., arXiv 2505.12398: leaves first, so a path is judged as a whole and falls back node by node."""
 
     def visit(node: int, weight: float) -> Verdict | None:
-        p = r.target(node)
+        p = r.target(node) if r.children[node] else None
         for child, x, q in r.drafts(node):
-            accepted = visit(child, min(1.0, weight * ratio(p[x], q[x])))
+            assert p is not None
+            child_weight = min(1.0, weight * ratio(p[x], q[x]))
+            accepted = visit(child, child_weight) if child_weight > 0 else None
             if accepted:
                 return [node, *accepted[0]], accepted[1]
             # The child is gone, with all below it.
             excess = (weight * p - q).clamp(min=0).sum().item()
             p = residual(weight * p, q) if excess > 0 else p
             weight = excess / (excess + 1 - weight) if excess > 0 else 0.0
-        return ([node], p) if node == 0 or r.uniforms[node] < weight else None
+        if node == 0 or r.uniforms[node] < weight:
+            return [node], r.target(node) if p is None else p
+        return None
 
     verdict = visit(0, 1.0)
     assert verdict is not None
