@@ -5,5 +5,6 @@ data on the host and take their time; tests compare every backend with them.
 """
 
 from specdec_ops.reference.philox import philox_uniform
+from specdec_ops.reference.verify import verify_chain, verify_tree
 
-__all__ = ["philox_uniform"]
+__all__ = ["philox_uniform", "verify_chain", "verify_tree"]
