@@ -106,37 +106,37 @@ class Chain {
     }
   }
 
-  // The longest prefix whose test passes wins, so every row is needed.
+  // The longest prefix whose test passes wins, even past a failure: rows are read until the prefix's weight is zero.
   void block() {
     std::vector<Distribution> p;
     std::vector<std::optional<Distribution>> q;
-    std::vector<double> weight = {1};  // P_i of the paper
+    std::vector<double> weight;  // P_i of the paper
     int64_t accepted = 0;
-    for (int64_t node = 0;; ++node) {
+    bool ended = false;
+    double w = 1;
+    for (int64_t node = 0; !ended && w > 0; ++node) {
       p.push_back(process(target_row(node), filters_));
       status_ |= p[node].status;
-      const bool last = node == num_drafts_ || p[node].status;
-      q.push_back(last ? std::nullopt : draft(node));
-      const double w = weight[node];
-      if (node > 0) {
-        double pass = w;
-        if (!last && w < 1) {
-          const double s = sum(chunk_masses(p[node].row.size, residual(p[node], q[node], token(node + 1), w)));
-          pass = s / (s + 1 - w);
-        }
-        if (uniforms_[node] < pass) accepted = node;
+      weight.push_back(w);
+      ended = node == num_drafts_ || p[node].status;
+      q.push_back(ended ? std::nullopt : draft(node));
+      const int64_t x = ended ? 0 : token(node + 1);
+      double pass = w;
+      if (!ended && w < 1) {
+        const double excess = sum(chunk_masses(p[node].row.size, residual(p[node], q[node], x, w)));
+        pass = excess / (excess + 1 - w);
       }
-      if (last) break;
-      const int64_t x = token(node + 1);
+      if (node > 0 && uniforms_[node] < pass) accepted = node;
+      if (ended) break;
       const double px = probability(p[node], x);
-      weight.push_back(px > 0 ? std::min(1., w * px / draft_probability(q[node], x)) : 0);
+      w = px > 0 ? std::min(1., w * px / draft_probability(q[node], x)) : 0;
     }
     for (int64_t node = 0; node < accepted; ++node) emit(p[node], token(node + 1));
-    if (p[accepted].status) return emit_fallback(accepted, p[accepted].status);
-    const bool last = accepted + 1 == int64_t(p.size());
-    emit(p[accepted],
-         last ? draw(p[accepted], uniforms_[0])
-              : draw_residual(p[accepted], q[accepted], token(accepted + 1), weight[accepted], uniforms_[0]));
+    const Distribution& next = p[accepted];
+    if (next.status) return emit_fallback(accepted, next.status);
+    const bool whole = ended && accepted + 1 == int64_t(p.size());
+    emit(next, whole ? draw(next, uniforms_[0])
+                     : draw_residual(next, q[accepted], token(accepted + 1), weight[accepted], uniforms_[0]));
   }
 
   // What node's child was drawn from; none where it was chosen deterministically.

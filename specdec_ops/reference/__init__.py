@@ -5,6 +5,7 @@ data on the host and take their time; tests compare every backend with them.
 """
 
 from specdec_ops.reference.philox import philox_uniform
+from specdec_ops.reference.sample import sample, sample_topk
 from specdec_ops.reference.verify import verify_chain, verify_tree
 
-__all__ = ["philox_uniform", "verify_chain", "verify_tree"]
+__all__ = ["philox_uniform", "sample", "sample_topk", "verify_chain", "verify_tree"]
