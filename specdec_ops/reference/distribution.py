@@ -1,5 +1,7 @@
 """From a row of logits to the distribution that is sampled and verified."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -66,7 +68,7 @@ def draw(weights: Tensor, uniform: float) -> int:
 
 def filters_of(
     b: int, temperature: Tensor | None, top_k: Tensor | None, top_p: Tensor | None, min_p: Tensor | None
-) -> dict[str, float]:
+) -> dict[str, Any]:
     """Request `b`'s arguments of `processed`; what is absent keeps its default, which is off."""
     given = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
     return {name: values[b].item() for name, values in given.items() if values is not None}

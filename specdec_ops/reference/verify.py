@@ -6,6 +6,7 @@ distribution (up to a factor) that the next token is drawn from with uniform 0.
 
 import math
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -74,22 +75,25 @@ def ratio(p: Tensor, q: Tensor) -> float:
 def rejection(r: Request) -> Verdict:
     """Leviathan et al., arXiv 2211.17192."""
     node, path = 0, [0]
-    while r.children[node]:
+    while True:
         p = r.target(node)
+        if not r.children[node]:
+            return path, p
         child, x, q = next(r.drafts(node))
         if not r.uniforms[child] * q[x] < p[x]:
             return path, residual(p, q)
         node = child
         path.append(node)
-    return path, r.target(node)
 
 
 def block(r: Request) -> Verdict:
     """Sun et al., arXiv 2403.10444: the longest accepted prefix wins, even past a failure."""
     node, path, prefix = 0, [0], 1.0  # prefix: min(1, p / q) carried along the chain, P in the paper
     best: Verdict = ([], torch.empty(0))
-    while r.children[node] and prefix > 0:
+    while True:
         p = r.target(node)
+        if not r.children[node]:
+            return (path, p) if node == 0 or r.uniforms[node] < prefix else best
         child, x, q = next(r.drafts(node))
         excess = (prefix * p - q).clamp(min=0).sum().item()
         accept = excess / (excess + 1 - prefix) if excess > 0 else 0.0
@@ -98,23 +102,21 @@ def block(r: Request) -> Verdict:
         prefix = min(1.0, prefix * ratio(p[x], q[x]))
         node = child
         path.append(node)
-    if node == 0 or r.uniforms[node] < prefix:  # the whole chain
-        best = path, r.target(node)
-    return best
 
 
 def strict(r: Request) -> Verdict:
     """Draw the target's own tokens and go on while they match the drafts."""
     node, path = 0, [0]
-    while r.children[node]:
-        (child,) = r.children[node]
+    while True:
         p = r.target(node)
+        if not r.children[node]:
+            return path, p
+        (child,) = r.children[node]
         y = draw(p, r.uniforms[child])
         if y != r.tokens[child]:
             return path, one_hot(y, p.numel())
         node = child
         path.append(node)
-    return path, r.target(node)
 
 
 # Rules of a tree, on a chain too.
@@ -123,10 +125,12 @@ def strict(r: Request) -> Verdict:
 def typical(r: Request) -> Verdict:
     """Cai et al., arXiv 2401.10774, not lossless: the deepest node on a path of likely enough tokens."""
     paths = {0: [0]}
-    for node, children in enumerate(r.children):
-        for child in children:
-            if node in paths and r.typical(r.target(node), r.tokens[child]):
-                paths[child] = [*paths[node], child]
+    for node in range(len(r.tokens)):
+        if node in paths and r.children[node]:
+            p = r.target(node)
+            for child in r.children[node]:
+                if r.typical(p, r.tokens[child]):
+                    paths[child] = [*paths[node], child]
     best = max(paths.values(), key=lambda path: (len(path), -path[-1]))
     return best, r.target(best[-1])
 
@@ -205,23 +209,56 @@ TREE_RULES: Rules = {"target_only": target_only, "recursive": recursive, "traver
 
 
 def live_children(tokens: list[int], parents: list[int], vocab: int) -> tuple[list[list[int]], int]:
-    """The children of each node and the status. A node is dead where its token is no token, its parent does not come
-    before it, or its parent is dead. -1 says "no draft here" and is no fault."""
+    """The children of each node and the status. A node is dead where its parent does not come before it, its parent is
+    dead, or its token is no token; -1 says "no draft here" and is no fault."""
     children: list[list[int]] = [[] for _ in tokens]
     alive = [True] * len(tokens)
     status = 0 if parents[0] == -1 else MALFORMED_TREE
     for node in range(1, len(tokens)):
-        if not 0 <= tokens[node] < vocab:
-            alive[node] = False
-            status |= DRAFT_OUT_OF_RANGE if tokens[node] != -1 else 0
         if not 0 <= parents[node] < node:
             alive[node] = False
             status |= MALFORMED_TREE
         elif not alive[parents[node]]:
             alive[node] = False
-        if alive[node]:
+        elif not 0 <= tokens[node] < vocab:
+            alive[node] = False
+            status |= DRAFT_OUT_OF_RANGE if tokens[node] != -1 else 0
+        else:
             children[parents[node]].append(node)
     return children, status
+
+
+class Rows:
+    """One request's rows of logits as distributions, and the status bits of those that were asked for."""
+
+    def __init__(
+        self,
+        target_logits: Tensor,
+        draft_logits: Tensor | None,
+        children: list[list[int]],
+        options: dict[str, Any],
+        draft_temperature: float,
+    ) -> None:
+        self.target_logits, self.draft_logits = target_logits, draft_logits
+        self.children, self.options, self.draft_temperature = children, options, draft_temperature
+        self.targets: dict[int, Tensor] = {}
+        self.status = 0
+
+    def target(self, node: int) -> Tensor:
+        if node not in self.targets:
+            row = self.target_logits[node].cpu()
+            self.targets[node] = processed(row, **self.options)
+            if row_status(row):
+                self.status |= row_status(row)
+                self.children[node].clear()  # nothing is built on a row like this
+        return self.targets[node]
+
+    def draft(self, node: int) -> Tensor | None:
+        if self.draft_logits is None or not self.draft_temperature > 0:
+            return None
+        row = self.draft_logits[node].cpu()
+        self.status |= row_status(row)
+        return None if row_status(row) else processed(row, self.draft_temperature)
 
 
 def _verify(
@@ -256,30 +293,26 @@ def _verify(
         chain = list(range(-1, n - 1))
         children, flags = live_children(ids, chain if parents is None else parents[begin : begin + n].tolist(), vocab)
         options = filters_of(b, *filters)
-        targets: dict[int, Tensor] = {}
-
-        def target(node: int, begin: int = begin, options: dict = options, targets: dict = targets) -> Tensor:
-            if node not in targets:
-                targets[node] = processed(target_logits[begin + node].cpu(), **options)
-            return targets[node]
-
-        def draft(node: int, b: int = b, begin: int = begin) -> Tensor | None:
-            temperature = 1.0 if draft_temperature is None else draft_temperature[b].item()
-            if draft_logits is None or not temperature > 0:
-                return None
-            return processed(draft_logits[begin + node].cpu(), temperature)
-
-        request = Request(ids, children, uniforms[b].tolist(), target, draft, posterior_threshold, posterior_alpha)
+        rows = Rows(
+            target_logits[begin:end],
+            None if draft_logits is None else draft_logits[begin:end],
+            children,
+            options,
+            1.0 if draft_temperature is None else draft_temperature[b].item(),
+        )
+        request = Request(
+            ids, children, uniforms[b].tolist(), rows.target, rows.draft, posterior_threshold, posterior_alpha
+        )
         is_greedy = not options.get("temperature", 1.0) > 0
         path, weights = (greedy if is_greedy else rules[rule])(request)
         emitted = [ids[node] for node in path[1:]] + [draw(weights, request.uniforms[0])]
         out_tokens[b, : len(path)] = torch.tensor(emitted)
         num_accepted[b] = len(path) - 1
         paths[b, : len(path)] = torch.tensor(path)
-        logprobs[b, : len(path)] = torch.stack([target(node)[x] for node, x in zip(path, emitted, strict=True)]).log()
-        for node in targets:
-            flags |= row_status(target_logits[begin + node])
-        status[b] = flags
+        logprobs[b, : len(path)] = torch.stack(
+            [rows.target(node)[x] for node, x in zip(path, emitted, strict=True)]
+        ).log()
+        status[b] = flags | rows.status
     return tuple(t.to(device) for t in (out_tokens, num_accepted, paths, logprobs, status))  # type: ignore[return-value]
 
 
