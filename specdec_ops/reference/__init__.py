@@ -6,5 +6,18 @@ data on the host and take their time; tests compare every backend with them.
 
 from specdec_ops.reference.kv_cache import blocks_release, blocks_reserve, kv_append, kv_rollback, kv_truncate
 from specdec_ops.reference.philox import philox_uniform
+from specdec_ops.reference.sample import sample, sample_topk
+from specdec_ops.reference.verify import verify_chain, verify_tree
 
-__all__ = ["blocks_release", "blocks_reserve", "kv_append", "kv_rollback", "kv_truncate", "philox_uniform"]
+__all__ = [
+    "blocks_release",
+    "blocks_reserve",
+    "kv_append",
+    "kv_rollback",
+    "kv_truncate",
+    "philox_uniform",
+    "sample",
+    "sample_topk",
+    "verify_chain",
+    "verify_tree",
+]
