@@ -138,8 +138,11 @@ def _point(
     """p and q of the child's token, where its siblings before it were rejected."""
     token = tl.load(tokens + child).to(tl.int32)
     lane = tl.arange(0, POINT)
+    upto = child
+    if RULE == TARGET_ONLY:
+        upto = node + 1  # p(x) as it was: the rule adds up those of the siblings
     p, q = _residual(
-        p_rows, p_stride, p_records, q_rows, q_stride, q_records, vocab, tokens, table, node, child, token + lane, RULE
+        p_rows, p_stride, p_records, q_rows, q_stride, q_records, vocab, tokens, table, node, upto, token + lane, RULE
     )
     q = _drawn_from(q, q_records, node, _get(table, REMAINDER, node), token + lane, token)
     return tl.sum(tl.where(lane == 0, p, 0.0), 0), tl.sum(tl.where(lane == 0, q, 0.0), 0)
@@ -635,7 +638,7 @@ def _verify(
         target,
         draft_logits,
         0 if draft_logits is None else draft_logits.stride(0),
-        draft.records,
+        draft,
         vocab,
         tokens,
         parents,

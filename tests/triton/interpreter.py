@@ -1,8 +1,9 @@
 """Makes Triton's interpreter fit for the conformance suite. Import before any kernel is defined.
 
-Three faults of the interpreter (seen in 3.2 and 3.9) stand in the way: `range` over runtime values fails with
-numpy >= 2.4, `tl.dot` of bfloat16 multiplies the raw bits as integers, and reductions that return indices, or min and
-max under triton-ascend, walk element by element in Python.
+Four faults of the interpreter (seen in 3.2 and 3.9) stand in the way: `range` over runtime values fails with
+numpy >= 2.4, `tl.dot` of bfloat16 multiplies the raw bits as integers, a scalar comparison keeps the dtype of what it
+compared and is no mask when broadcast, and reductions that return indices, or min and max under triton-ascend, walk
+element by element in Python.
 """
 
 import os
@@ -39,6 +40,16 @@ def _patch_dot() -> None:
     interpreter.InterpreterBuilder.create_dot = create_dot
 
 
+def _patch_comparisons() -> None:
+    original = interpreter.InterpreterBuilder.binary_op
+
+    def binary_op(self, lhs, rhs, op):
+        result = original(self, lhs, rhs, op)
+        return interpreter.TensorHandle(result.data, tl.int1) if result.data.dtype == bool else result
+
+    interpreter.InterpreterBuilder.binary_op = binary_op
+
+
 def _patch_reductions() -> None:
     original = interpreter.ReduceOps.apply_impl
     reductions = {"max": (np.max, np.argmax), "min": (np.min, np.argmin)}
@@ -57,4 +68,5 @@ def _patch_reductions() -> None:
 
 _patch_range()
 _patch_dot()
+_patch_comparisons()
 _patch_reductions()
