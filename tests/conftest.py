@@ -38,7 +38,7 @@ def _triton() -> Any:
         return "triton is not installed"
     if torch.cuda.is_available():
         return "triton compiles for the CUDA device"
-    sys.path.append(str(Path(__file__).with_name("triton")))
+    sys.path.append(str(Path(__file__).with_name("triton_backend")))
     importlib.import_module("interpreter")
     return importlib.import_module("specdec_ops.triton")
 

@@ -117,6 +117,8 @@ def scalar_loops(final: str) -> list[str]:
                 loops.pop()
         if re.search(r"\bscf\.(for|while)\b", line):
             loops.append((indent, line.strip()))
-        if "memref.load" in line and "address_space<ub>" in line and loops:
+        load = re.search(r"memref\.load %\S+\[(.*?)\].*address_space<ub>", line)
+        # A constant index reads what a reduction left, once; one that varies walks over a block.
+        if load and loops and re.search(r"%(?!c-?\d+\b)", load[1]):
             found.append(f"{loops[-1][1][:80]} :: {line.strip()[:160]}")
     return found

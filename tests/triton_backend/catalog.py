@@ -1,0 +1,123 @@
+"""Every launch that production shapes make: operators called on meta tensors while the launches are recorded.
+
+So what is compiled is what the launchers would run, block sizes and constants included, and a kernel cannot be forgotten:
+`check_complete` compares with what the package defines.
+"""
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from triton.runtime.jit import JITFunction
+
+import specdec_ops.triton as operators
+from specdec_ops.triton import runtime
+
+VOCABS = (32000, 151936)  # Llama 2; Qwen 2.5 and 3
+FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def _ints(*shape: int) -> Tensor:
+    return torch.empty(shape, dtype=torch.int32, device="meta")
+
+
+def _longs(*shape: int) -> Tensor:
+    return torch.empty(shape, dtype=torch.int64, device="meta")
+
+
+def _floats(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def _calls() -> Iterator[Callable[[], Any]]:
+    batch, nodes = 4, 8
+    for n in (5, 64, 1024):
+        yield lambda n=n: operators.philox_uniform(_longs(batch), _longs(batch), n, 1)
+
+    table, lens, cu = _ints(batch, 16), _ints(batch), _ints(batch + 1)
+    for dtype in (torch.float32, torch.bfloat16, torch.int8):
+        for heads, size in ((8, 128), (1, 576)):  # GQA; MLA's latent row
+            k, cache = _floats(32, heads, size, dtype=dtype), _floats(64, 128, heads, size, dtype=dtype)
+            fused = _floats(32, heads, 2 * size, dtype=dtype)[..., :size]
+            yield lambda k=k, cache=cache: operators.kv_append(k, k, cache, cache, table, lens, cu)
+            yield lambda k=fused, cache=cache: operators.kv_append(k, k, cache, cache, table, lens, cu)
+            yield lambda cache=cache: operators.kv_rollback([cache] * 4, table, lens, lens, _ints(batch, nodes))
+    yield lambda: operators.kv_truncate(lens, lens)
+    yield lambda: operators.blocks_reserve(table, _ints(64), _ints(1), lens, lens, 128)
+    yield lambda: operators.blocks_release(table, _ints(64), _ints(1), lens, 128)
+
+    filters = {"temperature": _floats(batch), "top_k": _ints(batch), "top_p": _floats(batch), "min_p": _floats(batch)}
+    for vocab in VOCABS:
+        for dtype in FLOATS:
+            logits = _floats(batch, vocab, dtype=dtype)
+            yield lambda logits=logits: operators.sample(logits, _floats(batch), **filters)
+            yield lambda logits=logits: operators.sample(logits, _floats(batch))
+            yield lambda logits=logits: operators.sample_topk(logits, None, 4)
+            yield lambda logits=logits: operators.sample_topk(logits, _floats(batch, 4), 4, temperature=_floats(batch))
+            rows = _floats(batch * nodes, vocab, dtype=dtype)
+            common = (rows, _longs(batch * nodes))
+            for rule in ("rejection", "block", "strict", "typical"):
+                for draft in (None, rows) if rule in ("rejection", "block") else (None,):
+                    yield lambda common=common, rule=rule, draft=draft: operators.verify_chain(
+                        *common, cu, _floats(batch, nodes), draft_logits=draft, **filters, rule=rule, max_nodes=nodes
+                    )
+            for rule in ("target_only", "recursive", "traversal", "typical"):
+                for draft in (None, rows) if rule in ("recursive", "traversal") else (None,):
+                    yield lambda common=common, rule=rule, draft=draft: operators.verify_tree(
+                        *common,
+                        _ints(batch * nodes),
+                        cu,
+                        _floats(batch, 64),
+                        draft_logits=draft,
+                        draft_temperature=None if draft is None else _floats(batch),
+                        **filters,
+                        rule=rule,
+                        max_nodes=64,
+                    )
+
+
+def _type_of(value: Any) -> str:
+    if isinstance(value, Tensor):
+        names = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+        return "*" + names.get(value.dtype, str(value.dtype).removeprefix("torch.int").join(("i", "")))
+    if isinstance(value, float):
+        return "fp32"
+    return "i32" if -(2**31) <= value < 2**31 else "i64"
+
+
+def specializations(device: runtime.Device) -> dict[str, Any]:
+    """By key, what the launches of all calls compile on such a device."""
+    from ascend import Specialization
+
+    found: dict[str, Specialization] = {}
+
+    def record(self: JITFunction, *args: Any, grid: Any, warmup: bool, **constants: Any) -> None:
+        named = dict(zip(self.arg_names, args, strict=False))
+        signature = {name: _type_of(value) for name, value in named.items() if value is not None}
+        absent = {name: None for name, value in named.items() if value is None}
+        specialization = Specialization(
+            self, self.__name__, tuple(signature.items()), tuple({**absent, **constants}.items())
+        )
+        found[specialization.key] = specialization
+
+    original_run, original_device = JITFunction.run, runtime._device
+    JITFunction.run, runtime._device = record, lambda kind, index: device
+    try:
+        for call in _calls():
+            call()
+    finally:
+        JITFunction.run, runtime._device = original_run, original_device
+    check_complete({specialization.name for specialization in found.values()})
+    return found
+
+
+def check_complete(recorded: set[str]) -> None:
+    defined = set()
+    for module in pkgutil.iter_modules(operators.__path__):
+        members = vars(importlib.import_module(f"specdec_ops.triton.{module.name}"))
+        defined |= {name for name, value in members.items() if isinstance(value, JITFunction)}
+    missing = {name for name in defined if name.endswith("_kernel")} - recorded
+    assert not missing, f"no call of the catalogue launches {sorted(missing)}"
