@@ -6,5 +6,15 @@ data on the host and take their time; tests compare every backend with them.
 
 from specdec_ops.reference.kv_cache import blocks_release, blocks_reserve, kv_append, kv_rollback, kv_truncate
 from specdec_ops.reference.philox import philox_uniform
+from specdec_ops.reference.tree import tree_mask, tree_select
 
-__all__ = ["blocks_release", "blocks_reserve", "kv_append", "kv_rollback", "kv_truncate", "philox_uniform"]
+__all__ = [
+    "blocks_release",
+    "blocks_reserve",
+    "kv_append",
+    "kv_rollback",
+    "kv_truncate",
+    "philox_uniform",
+    "tree_mask",
+    "tree_select",
+]
