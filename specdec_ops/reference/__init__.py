@@ -6,9 +6,12 @@ data on the host and take their time; tests compare every backend with them.
 
 from specdec_ops.reference.kv_cache import blocks_release, blocks_reserve, kv_append, kv_rollback, kv_truncate
 from specdec_ops.reference.philox import philox_uniform
+from specdec_ops.reference.step import adapt_draft_length, advance
 from specdec_ops.reference.tree import tree_mask, tree_select
 
 __all__ = [
+    "adapt_draft_length",
+    "advance",
     "blocks_release",
     "blocks_reserve",
     "kv_append",
