@@ -5,5 +5,6 @@ data on the host and take their time; tests compare every backend with them.
 """
 
 from specdec_ops.reference.philox import philox_uniform
+from specdec_ops.reference.tree_attention import merge_attention, tree_attention
 
-__all__ = ["philox_uniform"]
+__all__ = ["merge_attention", "philox_uniform", "tree_attention"]
