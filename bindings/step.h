@@ -18,7 +18,10 @@ inline void check_advance(const at::Tensor& history, const at::Tensor& lengths, 
   check_dense("finished", finished, {batch}, {at::kBool}, history);
   check_dense("tokens", tokens, {batch, kAny}, {at::kLong}, history);
   check_dense("num_accepted", num_accepted, {batch}, {at::kInt}, history);
-  check_dense("eos_ids", eos_ids, {kAny}, {at::kLong}, history);
+  if (eos_ids.dim() == 2)
+    check_dense("eos_ids", eos_ids, {batch, kAny}, {at::kLong}, history);
+  else
+    check_dense("eos_ids", eos_ids, {kAny}, {at::kLong}, history);
   check_dense("max_lens", max_lens, {batch}, {at::kInt}, history);
 }
 

@@ -55,6 +55,17 @@ def test_advance_stops_at_the_end_of_the_history(backend):
     assert finished.tolist() == [True, False]
 
 
+def test_advance_with_end_tokens_of_each_request(backend):
+    device = backend.device
+    history, lengths = longs([[1, 0, 0, 0]] * 3, device), ints([1] * 3, device)
+    finished = torch.zeros(3, dtype=torch.bool, device=device)
+    eos = longs([[5, 5], [6, 9], [-1, -1]], device)
+    limits = ints([4] * 3, device)
+    backend.advance(history, lengths, finished, longs([[5, 6, -1]] * 3, device), ints([1] * 3, device), eos, limits)
+    assert history.tolist() == [[1, 5, 0, 0], [1, 5, 6, 0], [1, 5, 6, 0]]
+    assert finished.tolist() == [True, True, False]
+
+
 @given(st.data())
 @SETTINGS
 def test_advance_equals_the_reference(backend, data):
@@ -70,7 +81,9 @@ def test_advance_equals_the_reference(backend, data):
         torch.tensor(draw(st.booleans(), batch), dtype=torch.bool),
     ]
     tokens = longs(draw(ids, batch, width)).reshape(batch, width)
-    rest = (tokens, ints(draw(small, batch)), longs(draw(ids, num_eos)), ints(draw(small, batch)))
+    eos = longs(draw(ids, batch, num_eos)).reshape(batch, num_eos)
+    eos = eos if data.draw(st.booleans()) or batch == 0 else eos[0].contiguous()
+    rest = (tokens, ints(draw(small, batch)), eos, ints(draw(small, batch)))
     actual = [x.clone().to(backend.device) for x in state]
     root = backend.advance(*actual, *(x.to(backend.device) for x in rest))
     assert root.tolist() == reference.advance(*state, *rest).tolist()

@@ -17,7 +17,8 @@ at::Tensor advance(const at::Tensor& history, const at::Tensor& lengths, const a
   cpu::advance({history.data_ptr<int64_t>(), lengths.data_ptr<int32_t>(), finished.data_ptr<bool>(),
                 tokens.const_data_ptr<int64_t>(), num_accepted.const_data_ptr<int32_t>(),
                 eos_ids.const_data_ptr<int64_t>(), max_lens.const_data_ptr<int32_t>(), root.data_ptr<int64_t>(),
-                history.size(0), history.size(1), tokens.size(1), eos_ids.size(0)});
+                history.size(0), history.size(1), tokens.size(1), eos_ids.size(-1),
+                eos_ids.dim() == 2 ? eos_ids.size(1) : 0});
   return root;
 }
 

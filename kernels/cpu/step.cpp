@@ -12,10 +12,11 @@ void advance(const AdvanceParams& p) {
     if (!p.finished[b]) {
       const int64_t limit = std::min<int64_t>(p.max_lens[b], p.capacity);
       const int64_t count = std::min<int64_t>(int64_t{p.num_accepted[b]} + 1, p.width);
+      const int64_t* eos_ids = p.eos_ids + b * p.eos_stride;
       bool eos = false;
       for (int64_t i = 0; i < count && tokens[i] >= 0 && length < limit && !eos; ++i) {
         history[length++] = tokens[i];
-        eos = std::find(p.eos_ids, p.eos_ids + p.num_eos, tokens[i]) != p.eos_ids + p.num_eos;
+        eos = std::find(eos_ids, eos_ids + p.num_eos, tokens[i]) != eos_ids + p.num_eos;
       }
       p.lengths[b] = length;
       p.finished[b] = eos || length >= limit;

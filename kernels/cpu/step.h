@@ -13,10 +13,10 @@ struct AdvanceParams {
   bool* finished;               // [batch]
   const int64_t* tokens;        // [batch, width]
   const int32_t* num_accepted;  // [batch]
-  const int64_t* eos_ids;       // [num_eos]
+  const int64_t* eos_ids;       // [num_eos], `eos_stride` further for the next request
   const int32_t* max_lens;      // [batch]
   int64_t* root;                // [batch]
-  int64_t batch, capacity, width, num_eos;
+  int64_t batch, capacity, width, num_eos, eos_stride;
 };
 
 struct AdaptDraftLengthParams {

@@ -25,7 +25,7 @@ def advance(
         finished: bool `[B]`, set in place.
         tokens: int64 `[B, W]`, as verification gives them: accepted drafts, then one token more, then -1.
         num_accepted: int32 `[B]`, accepted drafts; below 0 appends nothing.
-        eos_ids: int64 `[E]`.
+        eos_ids: int64 `[E]`, or `[B, E]` where requests end at different ones; -1 is none.
         max_lens: int32 `[B]`, longest history of each request.
 
     Returns:

@@ -11,7 +11,8 @@ def advance(
     eos_ids: Tensor,
     max_lens: Tensor,
 ) -> Tensor:
-    eos, capacity = set(eos_ids.tolist()), history.shape[1]
+    capacity = history.shape[1]
+    eos = eos_ids.expand(history.shape[0], -1).tolist()
     root = []
     for b in range(history.shape[0]):
         length = min(max(int(lengths[b]), 0), capacity)
@@ -23,7 +24,7 @@ def advance(
                     break
                 history[b, length] = token
                 length += 1
-                ended = token in eos or length >= limit
+                ended = token in eos[b] or length >= limit
             lengths[b] = length
             finished[b] = ended
         root.append(int(history[b, length - 1]) if length else 0)
