@@ -3,6 +3,6 @@
 from specdec_ops.ops.philox import philox_uniform
 from specdec_ops.ops.sample import sample, sample_topk
 from specdec_ops.ops.status import check
-from specdec_ops.ops.verify import verify_chain
+from specdec_ops.ops.verify import verify_chain, verify_tree
 
-__all__ = ["check", "philox_uniform", "sample", "sample_topk", "verify_chain"]
+__all__ = ["check", "philox_uniform", "sample", "sample_topk", "verify_chain", "verify_tree"]
