@@ -447,7 +447,16 @@ inline Distribution process(const Row& row, const Filters& filters) {
 // What is left of a distribution when ids are taken out of it.
 class Remainder {
  public:
-  explicit Remainder(const Distribution& d) : rest_(d) {}
+  explicit Remainder(const Distribution& d) : rest_(d), whole_(d.total) {}
+
+  // Of the ids that are left, normalised; 0 if there are none.
+  double probability(int64_t id) const {
+    const bool removed = std::find(removed_.begin(), removed_.end(), id) != removed_.end();
+    return removed || !(rest_.total > 0) ? 0 : SPECDEC_CAPABILITY::probability(rest_, id);
+  }
+
+  // Probability of what is left.
+  double share() const { return rest_.total / whole_; }
 
   void remove(int64_t id) {
     removed_.push_back(id);
@@ -502,22 +511,24 @@ class Remainder {
   }
 
   Distribution rest_;
+  double whole_;
   std::vector<int64_t> removed_;
 };
 
 // The draft distribution q of a verification is absent where token x was chosen deterministically: q is one-hot at x.
 inline double draft_probability(const std::optional<Distribution>& q, int64_t x) { return q ? probability(*q, x) : 1; }
 
-// Fills max(weight * p - q, 0).
-inline auto residual(const Distribution& p, const std::optional<Distribution>& q, int64_t x, double weight) {
-  return [&p, &q, x, weight](int64_t begin, int64_t n, float* out) {
+// Fills max(weight * p - draft_weight * q, 0).
+inline auto residual(const Distribution& p, const std::optional<Distribution>& q, int64_t x, double weight,
+                     double draft_weight = 1) {
+  return [&p, &q, x, weight, draft_weight](int64_t begin, int64_t n, float* out) {
     probabilities(p, begin, n, out, weight);
     if (!q) {
       if (begin <= x && x < begin + n) out[x - begin] = 0;
       return;
     }
     alignas(64) float minus[kChunk];
-    probabilities(*q, begin, n, minus);
+    probabilities(*q, begin, n, minus, draft_weight);
     for (int64_t i = 0; i < n; i += kLanes) store(out + i, max(load(out + i) - load(minus + i), F{}));
   };
 }

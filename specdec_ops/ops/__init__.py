@@ -8,7 +8,7 @@ from specdec_ops.ops.status import check
 from specdec_ops.ops.step import adapt_draft_length, advance
 from specdec_ops.ops.tree import tree_mask, tree_select
 from specdec_ops.ops.tree_attention import merge_attention, tree_attention
-from specdec_ops.ops.verify import verify_chain
+from specdec_ops.ops.verify import verify_chain, verify_tree
 
 __all__ = [
     "adapt_draft_length",
@@ -28,4 +28,5 @@ __all__ = [
     "tree_mask",
     "tree_select",
     "verify_chain",
+    "verify_tree",
 ]
