@@ -1,6 +1,7 @@
 """The conformance suite runs once a backend: `backend.<operator>` is the operator, `backend.device` its device."""
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -33,13 +34,16 @@ def _simulator() -> Any:
 
 
 def _triton() -> Any:
-    """The Triton kernels in Triton's interpreter; where there is a device, `cuda` and `npu` run them compiled."""
+    """The Triton kernels in Triton's interpreter, or as native code (`native.py`); where there is a device, `cuda` and `npu` run them compiled."""
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed"
     if torch.cuda.is_available():
         return "triton compiles for the CUDA device"
     sys.path.append(str(Path(__file__).with_name("triton_backend")))
-    importlib.import_module("interpreter")
+    if os.environ.get("SPECDEC_TRITON") == "native":
+        importlib.import_module("native").install()
+    else:
+        importlib.import_module("interpreter")
     return importlib.import_module("specdec_ops.triton")
 
 

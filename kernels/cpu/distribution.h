@@ -5,7 +5,7 @@
 // reference (largest logit), the scale log2(e) / temperature, the cut and the total of the kept weights
 // 2^((logit - reference) * scale). Probabilities are never stored; they are computed a chunk at a time, in L1.
 //
-// A row is always worked on in chunks of kChunk ids, each summed by itself, the sums then added in double and in order.
+// A row is always worked on in the same chunks, each summed by itself, the sums then added in double and in order.
 // Chunks can therefore go to different threads without changing a bit of the result.
 #pragma once
 
@@ -24,7 +24,6 @@
 
 namespace specdec::cpu::SPECDEC_CAPABILITY {
 
-constexpr int64_t kChunk = 4096;
 constexpr double kLog2E = 1.4426950408889634;
 
 struct Row {
@@ -50,16 +49,6 @@ inline float logit(const Row& row, int64_t id) {
   return visit(row, [&](auto* x) { return widen(x[id]); });
 }
 
-inline int64_t num_chunks(int64_t size) { return (size + kChunk - 1) / kChunk; }
-
-// f(chunk, first id, number of ids) for every chunk of a row, on all threads where the row is long enough.
-template <typename Function>
-void for_each_chunk(int64_t size, const Function& f) {
-  at::parallel_for(0, num_chunks(size), 8, [&](int64_t begin, int64_t end) {
-    for (int64_t chunk = begin; chunk < end; ++chunk) f(chunk, chunk * kChunk, std::min(kChunk, size - chunk * kChunk));
-  });
-}
-
 // f(offset, vector) for every vector of x[0..n); lanes past the end hold `fill`.
 template <typename T, typename Function>
 SPECDEC_INLINE void for_each_vector(const T* x, int64_t n, float fill, const Function& f) {
@@ -71,6 +60,34 @@ SPECDEC_INLINE void for_each_vector(const T* x, int64_t n, float fill, const Fun
 // ---------------------------------------------------------------------------------------------------------------------
 // Streaming passes
 
+constexpr int kAccumulators = 4;
+
+// f(accumulator, vector) for x[0..n), the elements in any order; lanes past the end hold -inf.
+template <typename T, typename Function>
+SPECDEC_INLINE void stream(const T* x, int64_t n, const Function& f) {
+  constexpr int64_t kStep = kAccumulators * kLanes;
+  constexpr int64_t kPrefetchBytes = 4096;  // the hardware prefetcher stops at a page's end
+  int64_t i = 0;
+  for (; i + kStep <= n; i += kStep) {
+    const char* ahead = reinterpret_cast<const char*>(x + i) + kPrefetchBytes;
+    for (int64_t line = 0; line < int64_t(kStep * sizeof(T)); line += 64) __builtin_prefetch(ahead + line);
+    for (int pair = 0; pair < kAccumulators; pair += 2) {
+      F a, b;
+      load_pair(x + i + pair * kLanes, &a, &b);
+      f(pair, a);
+      f(pair + 1, b);
+    }
+  }
+  for_each_vector(x + i, n - i, -kInf, [&](int64_t, F v) { f(0, v); });
+}
+
+SPECDEC_INLINE float reduce_max(const F (&lanes)[kAccumulators]) {
+  return reduce_max(max(max(lanes[0], lanes[1]), max(lanes[2], lanes[3])));
+}
+SPECDEC_INLINE float reduce_add(const F (&lanes)[kAccumulators]) {
+  return reduce_add((lanes[0] + lanes[1]) + (lanes[2] + lanes[3]));
+}
+
 struct ChunkScan {
   float max;
   float reference;  // sum is of 2^((x - reference) * scale)
@@ -79,40 +96,23 @@ struct ChunkScan {
 
 template <typename T>
 ChunkScan scan_chunk(const T* x, int64_t n, float scale) {
-  constexpr int kUnroll = 4;
-  constexpr int64_t kStep = kUnroll * kLanes;
-  constexpr int64_t kPrefetchBytes = 4096;  // the hardware prefetcher stops at a page's end
-  const int64_t whole = n / kStep * kStep;
-
   // The reference is a guess: the largest of the first few logits. The sum takes a maximum up to 2^64 above it; where
   // that is not enough the chunk, by now in L1, is summed again with its true maximum.
-  F top[kUnroll];
-  for (F& lanes : top) lanes = splat(-FLT_MAX);
-  for (int u = 0; u < kUnroll && whole; ++u) top[u] = max(load(x + u * kLanes), top[u]);
-  float reference = reduce_max(max(max(top[0], top[1]), max(top[2], top[3])));
+  F first = splat(-FLT_MAX);
+  for_each_vector(x, std::min<int64_t>(n, kAccumulators * kLanes), -kInf, [&](int64_t, F v) { first = max(v, first); });
+  float reference = reduce_max(first);
   for (;;) {
     const F origin = splat(reference), factor = splat(scale);
-    F sum[kUnroll] = {};
+    F top[kAccumulators], sum[kAccumulators] = {};
     for (F& lanes : top) lanes = splat(-kInf);
-    for (int64_t i = 0; i < whole; i += kStep) {
-      const char* ahead = reinterpret_cast<const char*>(x + i) + kPrefetchBytes;
-      for (int64_t line = 0; line < int64_t(kStep * sizeof(T)); line += 64) __builtin_prefetch(ahead + line);
-      for (int u = 0; u < kUnroll; ++u) {
-        const F v = load(x + i + u * kLanes);
-        top[u] = max(v, top[u]);
-        sum[u] += exp2((v - origin) * factor);
-      }
-    }
-    for_each_vector(x + whole, n - whole, -kInf, [&](int64_t, F v) {
-      top[0] = max(v, top[0]);
-      sum[0] += exp2((v - origin) * factor);
+    stream(x, n, [&](int u, F v) {
+      top[u] = max(v, top[u]);
+      sum[u] += exp2((v - origin) * factor);
     });
-    const float max_logit = reduce_max(max(max(top[0], top[1]), max(top[2], top[3])));
-    if (max_logit > reference && (max_logit - reference) * scale > 64) {
-      reference = max_logit;
-      continue;
-    }
-    return {max_logit, reference, reduce_add((sum[0] + sum[1]) + (sum[2] + sum[3]))};
+    const float max_logit = reduce_max(top);
+    if (!(max_logit > reference && (max_logit - reference) * scale > 64))
+      return {max_logit, reference, reduce_add(sum)};
+    reference = max_logit;
   }
 }
 
@@ -134,6 +134,14 @@ inline int64_t finite_argmax(const Row& row) {
   return best;
 }
 
+template <typename T>
+int64_t first_equal(const T* x, int64_t size, int64_t begin, float value) {
+  int64_t i = begin;
+  while (i + kLanes <= size && !any(load(x + i) == splat(value))) i += kLanes;
+  while (widen(x[i]) != value) ++i;
+  return i;
+}
+
 // The id with the largest logit, the lowest on a tie.
 inline Argmax argmax(const Row& row) {
   struct ChunkMax {
@@ -143,13 +151,14 @@ inline Argmax argmax(const Row& row) {
   std::vector<ChunkMax> chunks(num_chunks(row.size));
   visit(row, [&](auto* x) {
     for_each_chunk(row.size, [&](int64_t chunk, int64_t begin, int64_t n) {
-      F top = splat(-kInf);
+      F top[kAccumulators];
+      for (F& lanes : top) lanes = splat(-kInf);
       I nan = {};
-      for_each_vector(x + begin, n, -kInf, [&](int64_t, F v) {
-        top = max(v, top);
+      stream(x + begin, n, [&](int u, F v) {
+        top[u] = max(v, top[u]);
         nan |= v != v;
       });
-      chunks[chunk] = {reduce_max(top), reduce_add(nan ? splat(1.f) : F{}) > 0};
+      chunks[chunk] = {reduce_max(top), any(nan)};
     });
   });
   size_t best = 0;
@@ -161,9 +170,7 @@ inline Argmax argmax(const Row& row) {
   const float max_logit = chunks[best].max;
   if (nan || max_logit == kInf) return {finite_argmax(row), kNotFinite};
   if (max_logit == -kInf) return {0, kNoFiniteLogit};
-  int64_t id = int64_t(best) * kChunk;
-  while (logit(row, id) != max_logit) ++id;
-  return {id, 0};
+  return {visit(row, [&](auto* x) { return first_equal(x, row.size, int64_t(best) * kChunk, max_logit); }), 0};
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -440,7 +447,16 @@ inline Distribution process(const Row& row, const Filters& filters) {
 // What is left of a distribution when ids are taken out of it.
 class Remainder {
  public:
-  explicit Remainder(const Distribution& d) : rest_(d) {}
+  explicit Remainder(const Distribution& d) : rest_(d), whole_(d.total) {}
+
+  // Of the ids that are left, normalised; 0 if there are none.
+  double probability(int64_t id) const {
+    const bool removed = std::find(removed_.begin(), removed_.end(), id) != removed_.end();
+    return removed || !(rest_.total > 0) ? 0 : SPECDEC_CAPABILITY::probability(rest_, id);
+  }
+
+  // Probability of what is left.
+  double share() const { return rest_.total / whole_; }
 
   void remove(int64_t id) {
     removed_.push_back(id);
@@ -495,22 +511,24 @@ class Remainder {
   }
 
   Distribution rest_;
+  double whole_;
   std::vector<int64_t> removed_;
 };
 
 // The draft distribution q of a verification is absent where token x was chosen deterministically: q is one-hot at x.
 inline double draft_probability(const std::optional<Distribution>& q, int64_t x) { return q ? probability(*q, x) : 1; }
 
-// Fills max(weight * p - q, 0).
-inline auto residual(const Distribution& p, const std::optional<Distribution>& q, int64_t x, double weight) {
-  return [&p, &q, x, weight](int64_t begin, int64_t n, float* out) {
+// Fills max(weight * p - draft_weight * q, 0).
+inline auto residual(const Distribution& p, const std::optional<Distribution>& q, int64_t x, double weight,
+                     double draft_weight = 1) {
+  return [&p, &q, x, weight, draft_weight](int64_t begin, int64_t n, float* out) {
     probabilities(p, begin, n, out, weight);
     if (!q) {
       if (begin <= x && x < begin + n) out[x - begin] = 0;
       return;
     }
     alignas(64) float minus[kChunk];
-    probabilities(*q, begin, n, minus);
+    probabilities(*q, begin, n, minus, draft_weight);
     for (int64_t i = 0; i < n; i += kLanes) store(out + i, max(load(out + i) - load(minus + i), F{}));
   };
 }

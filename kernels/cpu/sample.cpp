@@ -52,7 +52,7 @@ std::vector<int64_t> draw_distinct(const Distribution& d, const float* uniforms,
 }  // namespace
 
 void sample(const SampleParams& p) {
-  for_each_request(p.rows, [&](int64_t i) {
+  for_each_request(p.rows, p.logits.vocab_size, [&](int64_t i) {
     const Row row = row_of(p.logits, i);
     const Filters filters = filters_of(p.sampling, i);
     p.logprobs[i] = 0;
@@ -74,7 +74,7 @@ void sample(const SampleParams& p) {
 }
 
 void sample_topk(const SampleTopkParams& p) {
-  for_each_request(p.rows, [&](int64_t i) {
+  for_each_request(p.rows, p.logits.vocab_size, [&](int64_t i) {
     const Row row = row_of(p.logits, i);
     Filters filters = filters_of(p.sampling, i);
     const bool greedy = filters.temperature == 0;

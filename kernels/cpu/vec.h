@@ -97,6 +97,19 @@ SPECDEC_INLINE F load(const int8_t* p) {
   return __builtin_convertvector(v, F);
 }
 
+// 2 * kLanes elements in an order that costs least: for sums and maxima.
+template <typename T>
+SPECDEC_INLINE void load_pair(const T* p, F* a, F* b) {
+  *a = load(p);
+  *b = load(p + kLanes);
+}
+SPECDEC_INLINE void load_pair(const BFloat16* p, F* even, F* odd) {
+  U v;
+  std::memcpy(&v, p, sizeof v);
+  *even = (F)(v << 16);
+  *odd = (F)(v & 0xffff0000u);
+}
+
 SPECDEC_INLINE float widen(float x) { return x; }
 template <typename T>
 SPECDEC_INLINE float widen(T x) {
@@ -176,6 +189,18 @@ SPECDEC_INLINE float reduce_max(F v) {
   for (int half = kLanes / 2; half > 0; half /= 2)
     for (int i = 0; i < half; ++i) lanes[i] = lanes[i] > lanes[i + half] ? lanes[i] : lanes[i + half];
   return lanes[0];
+#endif
+}
+
+SPECDEC_INLINE bool any(I mask) {
+#if defined(__AVX512F__)
+  return _mm512_movepi32_mask((__m512i)mask) != 0;
+#elif defined(__AVX2__)
+  return _mm256_movemask_ps((__m256)mask) != 0;
+#else
+  int32_t set = 0;
+  for (int i = 0; i < kLanes; ++i) set |= mask[i];
+  return set != 0;
 #endif
 }
 

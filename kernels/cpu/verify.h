@@ -31,6 +31,15 @@ struct VerifyChainParams : VerifyParams {
   ChainRule rule;
 };
 
+enum class TreeRule { kTargetOnly, kRecursive, kTraversal, kTypical };
+
+struct VerifyTreeParams : VerifyParams {
+  const int32_t* parents;  // [num_nodes]
+  TreeRule rule;
+  int32_t* path;  // [batch, max_nodes]
+};
+
 SPECDEC_CPU_KERNEL(verify_chain, VerifyChainParams)
+SPECDEC_CPU_KERNEL(verify_tree, VerifyTreeParams)
 
 }  // namespace specdec::cpu

@@ -162,7 +162,7 @@ class Chain {
 }  // namespace
 
 void verify_chain(const VerifyChainParams& p) {
-  for_each_request(p.batch, [&](int64_t request) { Chain(p, request).verify(); });
+  for_each_request(p.batch, p.target.vocab_size, [&](int64_t request) { Chain(p, request).verify(); });
 }
 
 }  // namespace specdec::cpu::SPECDEC_CAPABILITY

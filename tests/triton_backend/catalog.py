@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from ascend import Specialization
 from torch import Tensor
 from triton.runtime.jit import JITFunction
 
@@ -88,19 +89,19 @@ def _type_of(value: Any) -> str:
     return "i32" if -(2**31) <= value < 2**31 else "i64"
 
 
-def specializations(device: runtime.Device) -> dict[str, Any]:
-    """By key, what the launches of all calls compile on such a device."""
-    from ascend import Specialization
+def specialize(kernel: JITFunction, args: tuple[Any, ...], constants: dict[str, Any]) -> Specialization:
+    named = dict(zip(kernel.arg_names, args, strict=False))
+    signature = {name: _type_of(value) for name, value in named.items() if value is not None}
+    absent = {name: None for name, value in named.items() if value is None}
+    return Specialization(kernel, kernel.__name__, tuple(signature.items()), tuple({**absent, **constants}.items()))
 
+
+def specializations(device: runtime.Device) -> dict[str, Specialization]:
+    """By key, what the launches of all calls compile on such a device."""
     found: dict[str, Specialization] = {}
 
     def record(self: JITFunction, *args: Any, grid: Any, warmup: bool, **constants: Any) -> None:
-        named = dict(zip(self.arg_names, args, strict=False))
-        signature = {name: _type_of(value) for name, value in named.items() if value is not None}
-        absent = {name: None for name, value in named.items() if value is None}
-        specialization = Specialization(
-            self, self.__name__, tuple(signature.items()), tuple({**absent, **constants}.items())
-        )
+        specialization = specialize(self, args, constants)
         found[specialization.key] = specialization
 
     original_run, original_device = JITFunction.run, runtime._device
