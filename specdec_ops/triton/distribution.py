@@ -220,7 +220,9 @@ def row_records_kernel(
                     threshold = _highest_threshold(
                         row, vocab, chunks, -INFINITY, shift, scale, k.to(tl.float32), True, steps, BLOCK
                     )
-                    kept, entropy_kept = _mass(row, vocab, tl.where(steps > 0, chunks, 0), threshold, shift, scale, BLOCK)
+                    kept, entropy_kept = _mass(
+                        row, vocab, tl.where(steps > 0, chunks, 0), threshold, shift, scale, BLOCK
+                    )
                     total = tl.where(steps > 0, kept, total)
                 if top_p is not None:
                     p = tl.load(top_p + b).to(tl.float32)

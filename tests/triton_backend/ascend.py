@@ -75,8 +75,8 @@ def lower(specialization: Specialization) -> str:
 def compile_linalg(linalg: str, target: str) -> str:
     """Linalg to the final IR, in which every buffer has its address and the pipes are synchronised.
 
-    With `--enable-tuning-mode` the compiler gives up where the buffers do not fit, instead of trying again with double
-    buffering switched off.
+    Where the buffers do not fit, the compiler tries again with double buffering switched off and says so in a note: an
+    error here.
     """
     with tempfile.TemporaryDirectory() as folder:
         source, final = Path(folder, "kernel.ttadapter.mlir"), Path(folder, "final.mlir")
@@ -92,14 +92,15 @@ def compile_linalg(linalg: str, target: str) -> str:
             "--enable-hfusion-compile=true",
             "--enable-hivm-compile=true",
             "--enable-triton-kernel-compile=true",
-            "--enable-tuning-mode=true",
             "-o",
             str(Path(folder, "kernel")),
         ]
         environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "HIVMC_KEEP": str(final)}
         result = subprocess.run(command, capture_output=True, text=True, env=environment)
+        message = result.stderr + result.stdout
+        if "set enable-auto-multi-buffer to false" in message and result.returncode == 0:
+            raise CompileError("bishengir-compile: ub overflow: fits only without double buffering")
         if result.returncode != 0 or not final.exists():
-            message = result.stderr + result.stdout
             errors = [line for line in message.splitlines() if "error" in line or "overflow" in line]
             raise CompileError(
                 f"bishengir-compile: exit {result.returncode}: " + "\n".join(errors[:5] or [message[:2000]])
