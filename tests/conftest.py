@@ -34,7 +34,7 @@ def _simulator() -> Any:
 
 
 def _triton() -> Any:
-    """The Triton kernels in Triton's interpreter, or as native code (`native.py`); where there is a device, `cuda` and `npu` run them compiled."""
+    """In Triton's interpreter, or as native code (`native.py`); with a device, `cuda` and `npu` run them compiled."""
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed"
     if torch.cuda.is_available():

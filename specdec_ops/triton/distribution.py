@@ -90,7 +90,7 @@ def chunk_statistics_kernel(
         slot = task // chunks
         b = slot // max_nodes
         node = slot % max_nodes
-        begin, n, valid = nodes_of(cu_nodes, b, num_rows, max_nodes)
+        begin, n, _valid = nodes_of(cu_nodes, b, num_rows, max_nodes)
         if node < n:
             ids = (task % chunks) * BLOCK + tl.arange(0, BLOCK)
             row = logits + tl.cast(begin + node, tl.int64) * row_stride
@@ -100,7 +100,7 @@ def chunk_statistics_kernel(
             maximum = tl.max(x, 0)
             finite = tl.max(tl.where(x < INFINITY, x, -INFINITY), 0) > -INFINITY
             argmax = tl.min(tl.where(x == maximum, ids, vocab), 0)
-            scale, greedy = inverse_temperature(temperature, b)
+            scale, _greedy = inverse_temperature(temperature, b)
             scaled = tl.maximum((x - tl.where(maximum > -INFINITY, maximum, 0.0)) * scale, -1e30)  # 0 * -inf is NaN
             w = tl.exp(scaled)
             lanes = tl.arange(0, FIELDS)
@@ -131,7 +131,7 @@ def _highest_threshold(
     """The highest t for which the logits x >= t (and >= floor) are at least `wanted` in number or mass."""
     low = -2139095041  # -inf, which everything reaches
     high = 2139095040  # +inf, which nothing does
-    for step in range(0, steps):
+    for _step in range(0, steps):
         middle = (low & high) + ((low ^ high) >> 1)  # the mean, without overflow
         t = _float_of(middle)
         reached = 0.0
@@ -187,7 +187,7 @@ def row_records_kernel(
     for slot in range(tl.program_id(0), slots, tl.num_programs(0)):
         b = slot // max_nodes
         node = slot % max_nodes
-        begin, n, valid = nodes_of(cu_nodes, b, num_rows, max_nodes)
+        begin, n, _valid = nodes_of(cu_nodes, b, num_rows, max_nodes)
         if node < n:
             lanes = tl.arange(0, FIELDS)
             index = tl.arange(0, CHUNKS)
@@ -211,7 +211,7 @@ def row_records_kernel(
             total = tl.sum(totals * weight, 0)
             entropy = tl.sum((_field(chunk, lanes[None, :], ENTROPY) + totals * delta) * weight, 0)
             threshold = -INFINITY
-            if top_k is not None or top_p is not None or min_p is not None:
+            if top_k is not None or (top_p is not None or min_p is not None):
                 row = logits + tl.cast(begin + node, tl.int64) * row_stride
                 filtered = sound & (greedy == 0)
                 if top_k is not None:
@@ -220,9 +220,7 @@ def row_records_kernel(
                     threshold = _highest_threshold(
                         row, vocab, chunks, -INFINITY, shift, scale, k.to(tl.float32), True, steps, BLOCK
                     )
-                    kept, entropy_kept = _mass(
-                        row, vocab, tl.where(steps > 0, chunks, 0), threshold, shift, scale, BLOCK
-                    )
+                    kept, _entropy = _mass(row, vocab, tl.where(steps > 0, chunks, 0), threshold, shift, scale, BLOCK)
                     total = tl.where(steps > 0, kept, total)
                 if top_p is not None:
                     p = tl.load(top_p + b).to(tl.float32)
@@ -283,7 +281,7 @@ def find_in_block(p, ids, reached, goal, LOG_BLOCK: tl.constexpr, BLOCK: tl.cons
     low = 0
     high = BLOCK - 1
     first = tl.min(ids, 0)
-    for step in range(0, LOG_BLOCK):
+    for _step in range(0, LOG_BLOCK):
         middle = (low + high) // 2
         beyond = reached + tl.sum(tl.where(ids <= first + middle, p, 0.0), 0) > goal
         high = tl.where(beyond, middle, high)

@@ -22,7 +22,7 @@ def ngram_propose_kernel(
     for b in range(tl.program_id(0), batch, tl.num_programs(0)):
         row = history + tl.cast(b, tl.int64) * capacity
         length = tl.minimum(tl.maximum(tl.load(lengths + b), 0), capacity).to(tl.int32)
-        # The longest match wins, then the earliest: `matched` counts how far the tokens before `end` equal the last ones.
+        # The longest match wins, then the earliest: `matched` is how far the tokens before `end` equal the last ones.
         longest = min_n - 1
         found = length
         for start in range(1, length, BLOCK):

@@ -1,3 +1,5 @@
+from functools import cache
+
 import torch
 import triton
 import triton.language as tl
@@ -86,8 +88,8 @@ def tree_attention_kernel(
     SIZE: tl.constexpr,
     V_SIZE: tl.constexpr,
 ):
-    # A task is NODES nodes of a request with all query heads of one KV head: the rows of both matrix products. The committed
-    # context comes page by page, unmasked but for its end; then the nodes, 32 at a time, by the mask's bits.
+    # A task is NODES nodes of a request with all query heads of one KV head: the rows of both matrix products. The
+    # committed context comes page by page, unmasked but for its end; then the nodes, 32 at a time, by the mask's bits.
     ROWS: tl.constexpr = NODES * GROUP
     d = tl.arange(0, SIZE)
     d_v = tl.arange(0, V_SIZE)
@@ -273,6 +275,12 @@ def merge_attention_kernel(out_a, lse_a, out_b, lse_b, out, lse, rows, size, SIZ
         tl.store(lse + row + d, tl.where(seen, shift + tl.log(divisor), -INFINITY), mask=d == 0)
 
 
+@cache
+def _powers(device: torch.device) -> Tensor:
+    """1 << i for a word's bits: a table, because a shift by element would be a scalar loop."""
+    return torch.tensor([1 << i if i < 31 else -(1 << 31) for i in range(32)], dtype=torch.int32, device=device)
+
+
 def tree_attention(
     q: Tensor,
     k_cache: Tensor,
@@ -305,7 +313,7 @@ def tree_attention(
     nodes = max(nodes, 16 // min(group_lanes, 16))  # a matrix product has 16 rows at least
     row_blocks = triton.cdiv(max_nodes, nodes)
     tasks = batch * kv_heads * row_blocks
-    powers = torch.tensor([1 << i if i < 31 else -(1 << 31) for i in range(32)], dtype=torch.int32).to(q.device)
+    powers = _powers(q.device)
     launch(
         tree_attention_kernel,
         min(tasks, device_of(q).cube_cores) if num_rows else 0,

@@ -211,7 +211,7 @@ def _draw(
     chunk = 0
     while (chunk < chunks) & (drawn < 0):
         ids = chunk * BLOCK + tl.arange(0, BLOCK)
-        p, q = _residual(
+        p, _q = _residual(
             p_rows, p_stride, p_records, q_rows, q_stride, q_records, vocab, tokens, table, node, upto, ids, RULE
         )
         mass = tl.sum(p, 0)
@@ -286,7 +286,7 @@ def _walk_down(
                 accept = tl.where(greedy, p > 0, accept)
                 if RULE == RECURSIVE:
                     streamed = tl.where(accept | greedy, 0, chunks)
-                    table, mass = _reject(
+                    table, _mass = _reject(
                         p_rows,
                         p_stride,
                         p_records,
@@ -462,7 +462,7 @@ def verify_kernel(
                 request_parents = None
             else:
                 request_parents = parents + begin
-            scale, greedy = inverse_temperature(temperature, b)
+            _scale, greedy = inverse_temperature(temperature, b)
 
             table, flags = _live_table(request_tokens, request_parents, n, vocab, NODES)
             at = 0
@@ -534,7 +534,7 @@ def verify_kernel(
                 mass = 0.0
                 for chunk in range(0, chunks):
                     ids = chunk * BLOCK + tl.arange(0, BLOCK)
-                    p, q = _residual(
+                    p, _q = _residual(
                         p_rows,
                         p_stride,
                         p_records,
@@ -599,7 +599,7 @@ def verify_kernel(
                 node = _parent(table, node)
             if RULE == TYPICAL or RULE == TRAVERSAL:
                 node = at
-                for i in range(0, tl.where(greedy, depth + 1, 0)):
+                for _i in range(0, tl.where(greedy, depth + 1, 0)):
                     flags |= row_status(p_records, node)
                     node = _parent(table, node)
         tl.store(status + b, flags)

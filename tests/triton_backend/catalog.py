@@ -1,7 +1,7 @@
 """Every launch that production shapes make: operators called on meta tensors while the launches are recorded.
 
-So what is compiled is what the launchers would run, block sizes and constants included, and a kernel cannot be forgotten:
-`check_complete` compares with what the package defines.
+So what is compiled is what the launchers would run, block sizes and constants included, and a kernel cannot be
+forgotten: `check_complete` compares with what the package defines.
 """
 
 import importlib
@@ -49,6 +49,26 @@ def _calls() -> Iterator[Callable[[], Any]]:
     yield lambda: operators.kv_truncate(lens, lens)
     yield lambda: operators.blocks_reserve(table, _ints(64), _ints(1), lens, lens, 128)
     yield lambda: operators.blocks_release(table, _ints(64), _ints(1), lens, 128)
+
+    yield lambda: operators.tree_mask(_ints(batch * 64), cu, 64)
+    yield lambda: operators.tree_select(_longs(batch, 64), _floats(batch, 64), _ints(batch, 64), 32)
+    yield lambda: operators.ngram_propose(_longs(batch, 4096), lens, min_n=1, max_n=4, num_draft=8)
+    yield lambda: operators.advance(
+        _longs(batch, 4096), lens, _floats(batch, dtype=torch.bool), _longs(batch, nodes), lens, _longs(2), lens
+    )
+    yield lambda: operators.adapt_draft_length(_floats(batch), lens, lens)
+
+    for dtype in (torch.bfloat16, torch.float16):
+        for heads, kv_heads, size in ((32, 8, 128), (16, 16, 64), (16, 1, 576)):  # GQA, MHA, MLA
+            v_size = 512 if size == 576 else size
+            q = _floats(batch * 16, heads, size, dtype=dtype)
+            k_cache = _floats(64, 128, kv_heads, size, dtype=dtype)
+            for mask in (None, _longs(batch * 16, 1)):
+                yield lambda q=q, k=k_cache, v=k_cache[..., :v_size], mask=mask: operators.tree_attention(
+                    q, k, v, table, lens, cu, mask, scale=0.1, max_nodes=16
+                )
+    out, lse = _floats(batch * 16, 32, 128, dtype=torch.bfloat16), _floats(batch * 16, 32)
+    yield lambda: operators.merge_attention(out, lse, out, lse)
 
     filters = {"temperature": _floats(batch), "top_k": _ints(batch), "top_p": _floats(batch), "min_p": _floats(batch)}
     for vocab in VOCABS:

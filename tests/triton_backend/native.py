@@ -1,7 +1,7 @@
 """Runs kernels as triton-ascend lowers them, compiled for the CPU: what the interpreter cannot see is a miscompile.
 
-`install()` replaces Triton's launch: a kernel is lowered to linalg (see `ascend.py`), from there with bishengir-opt, Debian's
-mlir-translate and clang to a shared library, and called once a program of the grid.
+`install()` replaces Triton's launch: a kernel is lowered to linalg (see `ascend.py`), from there with bishengir-opt,
+Debian's mlir-translate and clang to a shared library, and called once a program of the grid.
 """
 
 import ctypes
