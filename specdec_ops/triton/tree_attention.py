@@ -309,8 +309,9 @@ def tree_attention(
         depth = (bits.sum((1, 2)) - 1).to(torch.int32)
     group = heads // kv_heads
     group_lanes = triton.next_power_of_2(group)
-    nodes = max(triton.next_power_of_2(min(max_nodes, 64)) if group_lanes == 1 else 64 // min(group_lanes, 64), 1)
-    nodes = max(nodes, 16 // min(group_lanes, 16))  # a matrix product has 16 rows at least
+    # Rows of the products: 16 at least, 64 where their float32 sums leave room for the keys and values.
+    rows = 64 if max(size, v_size) <= 128 else 16
+    nodes = max(min(triton.next_power_of_2(max_nodes), rows // group_lanes), 16 // group_lanes, 1)
     row_blocks = triton.cdiv(max_nodes, nodes)
     tasks = batch * kv_heads * row_blocks
     powers = _powers(q.device)

@@ -366,49 +366,51 @@ def _traverse(
     after = 0  # the child of `at` that was rejected last
     flags = 0
     done = tl.where(greedy, 1, 0)
-    while done == 0:
-        status = row_status(p_records, at)
-        flags |= status
-        later = (lanes < n) & (lanes > after) & (table == tl.cast(at, tl.float32))
-        child = tl.min(tl.where(later, lanes, NODES), 0)
-        descend = (child < NODES) & (status == 0)
-        if q_records is not None:
-            flags |= tl.where(descend | (IS_CHAIN == 0), _draft_status(q_records, at), 0)
-        accept = (descend == 0) & ((at == 0) | (tl.load(uniforms + at) < _get(table, WEIGHT, at)))
-        done = tl.where(accept, 1, 0)
-        if descend:
-            p, q = _point(
-                p_rows, p_stride, p_records, q_rows, q_stride, q_records, vocab, tokens, table, at, child, RULE
-            )
-            ratio = tl.where(q > 0, p / tl.where(q > 0, q, 1.0), 1e30)
-            below = tl.where(p > 0, tl.minimum(_get(table, WEIGHT, at) * ratio, 1.0), 0.0)
-            table = _set(table, WEIGHT, child, below)
-            at = child
-            after = child
-        else:
-            if done == 0:
-                parent = _parent(table, at)
-                weight = _get(table, WEIGHT, parent)
-                table, mass = _reject(
-                    p_rows,
-                    p_stride,
-                    p_records,
-                    q_rows,
-                    q_stride,
-                    q_records,
-                    vocab,
-                    tokens,
-                    table,
-                    parent,
-                    at,
-                    chunks,
-                    RULE,
-                    BLOCK,
+    # Every node is entered once and left once at most. (With `while` the Ascend compiler crashes.)
+    for _step in range(0, 2 * n):
+        if done == 0:
+            status = row_status(p_records, at)
+            flags |= status
+            later = (lanes < n) & (lanes > after) & (table == tl.cast(at, tl.float32))
+            child = tl.min(tl.where(later, lanes, NODES), 0)
+            descend = (child < NODES) & (status == 0)
+            if q_records is not None:
+                flags |= tl.where(descend | (IS_CHAIN == 0), _draft_status(q_records, at), 0)
+            accept = (descend == 0) & ((at == 0) | (tl.load(uniforms + at) < _get(table, WEIGHT, at)))
+            done = tl.where(accept, 1, 0)
+            if descend:
+                p, q = _point(
+                    p_rows, p_stride, p_records, q_rows, q_stride, q_records, vocab, tokens, table, at, child, RULE
                 )
-                fallen = tl.where(mass > 0, mass / tl.where(mass > 0, mass + 1 - weight, 1.0), 0.0)
-                table = _set(table, WEIGHT, parent, fallen)
-                after = at
-                at = parent
+                ratio = tl.where(q > 0, p / tl.where(q > 0, q, 1.0), 1e30)
+                below = tl.where(p > 0, tl.minimum(_get(table, WEIGHT, at) * ratio, 1.0), 0.0)
+                table = _set(table, WEIGHT, child, below)
+                at = child
+                after = child
+            else:
+                if done == 0:
+                    parent = _parent(table, at)
+                    weight = _get(table, WEIGHT, parent)
+                    table, mass = _reject(
+                        p_rows,
+                        p_stride,
+                        p_records,
+                        q_rows,
+                        q_stride,
+                        q_records,
+                        vocab,
+                        tokens,
+                        table,
+                        parent,
+                        at,
+                        chunks,
+                        RULE,
+                        BLOCK,
+                    )
+                    fallen = tl.where(mass > 0, mass / tl.where(mass > 0, mass + 1 - weight, 1.0), 0.0)
+                    table = _set(table, WEIGHT, parent, fallen)
+                    after = at
+                    at = parent
     return table, at, flags
 
 
