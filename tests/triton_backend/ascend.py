@@ -1,6 +1,6 @@
 """Lowers kernels as triton-ascend does, up to where CANN's closed `hivmc` would turn the IR into a binary.
 
-Runs in the environment of `setup_ascend_env.sh`. The open part of the compiler does everything that can go wrong in a
+Runs in the environment of `setup_envs.sh`. The open part of the compiler does everything that can go wrong in a
 kernel: the adapter (Triton IR to linalg), HFusion and HIVM compilation, planning of the unified buffer and
 synchronisation. A stub stands for `hivmc`, keeps the final IR and lets the compiler end well.
 """

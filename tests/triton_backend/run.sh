@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# The Triton kernels without a device: A, the conformance suite in the interpreter; B, every kernel lowered for Ascend;
+# C, lowered kernels as native code against the references. Needs the environment that the README makes, in $PYTHON.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+cd "$here/../.."
+bash "$here/setup_envs.sh"
+export PYTHONPATH=$PWD
+status=0
+layer() { # title, environment, arguments of pytest...
+  local start=$SECONDS environment=$2 log
+  echo "=== $1"
+  shift 2
+  log=$(mktemp)
+  "build/triton_envs/$environment/bin/python" -m pytest -q -p no:cacheprovider -W ignore "$@" | tee "$log" || status=1
+  grep -qE '[1-9][0-9]* passed' "$log" || { echo "no test ran" >&2; status=1; }
+  echo "took $((SECONDS - start)) s"
+}
+layer "A: conformance in the interpreter" upstream -k triton tests/ops
+layer "B: lowered for Ascend" ascend tests/triton_backend/test_ascend_lowering.py
+layer "C: lowered, as native code" ascend tests/triton_backend/test_native.py
+exit $status

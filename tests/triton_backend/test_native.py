@@ -1,0 +1,172 @@
+"""Kernels as triton-ascend lowers them, run as native code and compared with the references (layer C; see `native.py`).
+
+The interpreter runs a kernel's Python; this runs what the compiler makes of it, up to linalg.
+"""
+
+import pytest
+
+pytest.importorskip("ascendnpuir", reason="needs the environment of tests/triton_backend/setup_envs.sh")
+
+import native
+import torch
+import triton
+import triton.language as tl
+
+import specdec_ops.reference as reference
+import specdec_ops.triton as operators
+from specdec_ops.reference.philox import philox4x32_10
+from specdec_ops.triton.philox import philox4x32_10 as philox_words
+from specdec_ops.triton.runtime import launch
+
+KNOWN_ANSWERS = [  # counter, key, words: Random123's kat_vectors
+    ((0, 0, 0, 0), (0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
+    ((0xFFFFFFFF,) * 4, (0xFFFFFFFF,) * 2, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
+    (
+        (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344),
+        (0xA4093822, 0x299F31D0),
+        (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1),
+    ),
+]
+
+
+@pytest.fixture(autouse=True)
+def native_launch(monkeypatch):
+    monkeypatch.setattr(native.JITFunction, "run", native.run)
+
+
+@triton.jit
+def words_kernel(numbers, out, BLOCK: tl.constexpr):
+    zero = tl.zeros([BLOCK], tl.int32)
+    w0, w1, w2, w3 = philox_words(
+        zero + tl.load(numbers),
+        zero + tl.load(numbers + 1),
+        zero + tl.load(numbers + 2),
+        zero + tl.load(numbers + 3),
+        tl.load(numbers + 4),
+        tl.load(numbers + 5),
+    )
+    lane = tl.arange(0, BLOCK)
+    tl.store(out + lane, w0)
+    tl.store(out + BLOCK + lane, w1)
+    tl.store(out + 2 * BLOCK + lane, w2)
+    tl.store(out + 3 * BLOCK + lane, w3)
+
+
+def _signed(words):
+    return torch.tensor([word - (1 << 32) if word >= 1 << 31 else word for word in words], dtype=torch.int32)
+
+
+@pytest.mark.parametrize(("counter", "key", "words"), KNOWN_ANSWERS)
+def test_philox_known_answers(counter, key, words):
+    out = torch.zeros(4, 16, dtype=torch.int32)
+    launch(words_kernel, 1, _signed(counter + key), out, BLOCK=16)
+    assert philox4x32_10(counter, key) == words
+    assert torch.equal(out, _signed(words)[:, None].expand(4, 16))
+
+
+def test_philox_uniform():
+    seeds, offsets = torch.tensor([0, 1, -1, 1 << 40]), torch.tensor([0, 7, (1 << 40) + 3, -5])
+    for n, stream in ((6, 3), (129, 0xFFFFFFFF)):
+        expected = reference.philox_uniform(seeds, offsets, n, stream)
+        assert torch.equal(operators.philox_uniform(seeds, offsets, n, stream), expected)
+
+
+def _ints(*values):
+    return torch.tensor(values, dtype=torch.int32)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
+def test_kv_cache(dtype):
+    k = (torch.arange(5 * 2 * 24).reshape(5, 2, 24) % 100).to(dtype)
+    table, cu = _ints(5, 0, 3, 1, -1, 2).reshape(2, 3), _ints(0, 3, 5)
+    caches = [torch.zeros(6, 4, 2, 24, dtype=dtype) for _ in range(2)]
+    lens = [_ints(2, 3), _ints(2, 3)]
+    for library, cache, context in zip((reference, operators), caches, lens, strict=True):
+        library.kv_append(k, k[..., :8], cache, cache[..., :8], table, context, cu)
+        library.kv_rollback([cache], table, context, _ints(1, 1), _ints(0, 2, 0, 1).reshape(2, 2))
+    assert torch.equal(*caches) and torch.equal(*lens) and caches[0].any()
+
+
+def test_page_pool():
+    results = []
+    for library in (reference, operators):
+        table, free, num_free = _ints(*[-1] * 8).reshape(2, 4), _ints(4, 3, 2, 1, 0), _ints(5)
+        status = library.blocks_reserve(table, free, num_free, _ints(0, 5), _ints(9, 99), 4)
+        library.blocks_release(table, free, num_free, _ints(4, 0), 4)
+        results.append((table, free, num_free, status))
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+def test_tree_and_step():
+    parents, cu = _ints(-1, 0, 0, 1, 2, -1, 0, 0, -1), _ints(0, 5, 8)
+    for a, b in zip(reference.tree_mask(parents, cu, 8), operators.tree_mask(parents, cu, 8), strict=True):
+        assert torch.equal(a, b)
+    tokens, scores = torch.arange(16).reshape(2, 8), -torch.rand(2, 8, generator=torch.Generator().manual_seed(0))
+    above = _ints(*[max(i % 8 // 2, 0) for i in range(16)]).reshape(2, 8)
+    expected = reference.tree_select(tokens, scores, above, 4)
+    for a, b in zip(expected, operators.tree_select(tokens, scores, above, 4), strict=True):
+        assert torch.equal(a, b)
+    history = torch.randint(0, 3, (3, 40), generator=torch.Generator().manual_seed(0))
+    proposal = {"min_n": 1, "max_n": 3, "num_draft": 4}
+    expected = reference.ngram_propose(history, _ints(40, 17, 1), **proposal)
+    for a, b in zip(expected, operators.ngram_propose(history, _ints(40, 17, 1), **proposal), strict=True):
+        assert torch.equal(a, b)
+    rates = [torch.tensor([0.5, 0.9, float("nan")]) for _ in range(2)]
+    lengths = [
+        library.adapt_draft_length(rate, _ints(4, 4, 0), _ints(1, 4, 0))
+        for library, rate in zip((reference, operators), rates, strict=True)
+    ]
+    assert torch.equal(*lengths) and torch.allclose(*rates, equal_nan=True)
+
+
+def _logits(rows, vocab):
+    return torch.randn(rows, vocab, generator=torch.Generator().manual_seed(1)) * 3
+
+
+def test_sample():
+    logits = _logits(4, 700)
+    logits[2, 5] = float("nan")
+    filters = {
+        "temperature": torch.tensor([1.0, 0.0, 0.7, 1.5]),
+        "top_k": _ints(0, 5, 0, 40),
+        "top_p": torch.tensor([0.8, 1.0, 1.0, 0.9]),
+        "min_p": torch.tensor([0.0, 0.0, 0.1, 0.05]),
+    }
+    uniforms = torch.tensor([0.1, 0.5, 0.9, 0.7])
+    expected = reference.sample(logits, uniforms, **filters)
+    actual = operators.sample(logits, uniforms, **filters)
+    assert torch.equal(actual[0], expected[0]) and torch.equal(actual[2], expected[2])
+    torch.testing.assert_close(actual[1], expected[1], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("rule", ["rejection", "traversal"])
+def test_verify(rule):
+    generator = torch.Generator().manual_seed(2)
+    target = _logits(7, 700)
+    draft = target + torch.randn(7, 700, generator=generator)
+    tokens = torch.softmax(draft, -1).multinomial(1, generator=generator)[:, 0]
+    uniforms = torch.rand(2, 4, generator=generator)
+    common = {"draft_logits": draft, "rule": rule, "max_nodes": 4}
+    results = []
+    for library in (reference, operators):
+        if rule == "rejection":
+            results.append(library.verify_chain(target, tokens, _ints(0, 3, 7), uniforms, **common))
+        else:
+            parents = _ints(-1, 0, 0, -1, 0, 0, 1)
+            results.append(library.verify_tree(target, tokens, parents, _ints(0, 3, 7), uniforms, **common))
+    for expected, actual in zip(*results, strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_tree_attention(dtype):
+    generator = torch.Generator().manual_seed(3)
+    q = torch.randn(8, 4, 32, generator=generator).to(dtype)
+    k, v = (torch.randn(8, 16, 2, 32, generator=generator).to(dtype) for _ in range(2))
+    table, lens, cu = _ints(5, 0, 3, 1).reshape(2, 2), _ints(13, 0), _ints(0, 5, 8)
+    mask, _ = reference.tree_mask(_ints(-1, 0, 0, 1, 2, -1, 0, 0), cu, 8)
+    arguments = (q, k, v, table, lens, cu, mask)
+    expected = reference.tree_attention(*arguments, scale=0.2, max_nodes=8)
+    actual = operators.tree_attention(*arguments, scale=0.2, max_nodes=8)
+    torch.testing.assert_close(actual[0].float(), expected[0].float(), rtol=2e-3, atol=2e-3)
+    torch.testing.assert_close(actual[1], expected[1], rtol=1e-4, atol=1e-4)
