@@ -67,7 +67,13 @@ SPECDEC_INLINE F load(const float* p) {
 SPECDEC_INLINE F load(const BFloat16* p) {
   U16 v;
   std::memcpy(&v, p, sizeof v);
+#if defined(__AVX512F__)
+  return (F)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)v), 16);
+#elif defined(__AVX2__)
+  return (F)_mm256_slli_epi32(_mm256_cvtepu16_epi32((__m128i)v), 16);
+#else
   return (F)(__builtin_convertvector(v, U) << 16);
+#endif
 }
 SPECDEC_INLINE F load(const Float16* p) {
   U16 v;
@@ -89,6 +95,19 @@ SPECDEC_INLINE F load(const int8_t* p) {
   I8 v;
   std::memcpy(&v, p, sizeof v);
   return __builtin_convertvector(v, F);
+}
+
+// 2 * kLanes elements in an order that costs least: for sums and maxima.
+template <typename T>
+SPECDEC_INLINE void load_pair(const T* p, F* a, F* b) {
+  *a = load(p);
+  *b = load(p + kLanes);
+}
+SPECDEC_INLINE void load_pair(const BFloat16* p, F* even, F* odd) {
+  U v;
+  std::memcpy(&v, p, sizeof v);
+  *even = (F)(v << 16);
+  *odd = (F)(v & 0xffff0000u);
 }
 
 SPECDEC_INLINE float widen(float x) { return x; }
@@ -173,6 +192,18 @@ SPECDEC_INLINE float reduce_max(F v) {
 #endif
 }
 
+SPECDEC_INLINE bool any(I mask) {
+#if defined(__AVX512F__)
+  return _mm512_movepi32_mask((__m512i)mask) != 0;
+#elif defined(__AVX2__)
+  return _mm256_movemask_ps((__m256)mask) != 0;
+#else
+  int32_t set = 0;
+  for (int i = 0; i < kLanes; ++i) set |= mask[i];
+  return set != 0;
+#endif
+}
+
 // e^x to about one ulp for x <= 88. exp(-inf) is exactly 0, a NaN stays a NaN; a result below 2^-126 may be flushed to
 // 0.
 SPECDEC_INLINE F exp(F x) {
@@ -195,6 +226,47 @@ SPECDEC_INLINE F exp(F x) {
 #else
   const F scale = (F)(((I)shifted - (I)magic + 127) << 23);
   return x < splat(-87.33654f) ? F{} : p * scale;
+#endif
+}
+
+// 2^x for x <= 127 to 1e-7 relative. exp2(0) is exactly 1 and exp2(-inf) exactly 0, a NaN stays a NaN; a result below
+// 2^-126 may be flushed to 0.
+SPECDEC_INLINE F exp2(F x) {
+#if defined(__AVX512F__)
+  const F r = (F)_mm512_reduce_ps((__m512)x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);  // x - floor(x)
+#else
+  x = max(splat(-150.f), x);  // in this order a NaN survives
+  const F magic = splat(0x1.8p23f);
+  const F shifted = (x - splat(0.5f)) + magic;
+  const F r = x - (shifted - magic);
+#endif
+  F p = splat(0x1.e97412p-10f);
+  p = p * r + splat(0x1.277892p-7f);
+  p = p * r + splat(0x1.c91cdcp-5f);
+  p = p * r + splat(0x1.ebdb58p-3f);
+  p = p * r + splat(0x1.62e4bap-1f);
+  p = p * r + splat(1.f);
+#if defined(__AVX512F__)
+  return (F)_mm512_scalef_ps((__m512)p, (__m512)x);
+#else
+  const F scale = (F)(((I)shifted - (I)magic + 127) << 23);
+  return x < splat(-126.f) ? F{} : p * scale;
+#endif
+}
+
+// The lanes where keep is set, packed to the front of out; returns how many. May write all kLanes lanes.
+SPECDEC_INLINE int compress(float* out, F v, I keep) {
+#if defined(__AVX512F__)
+  const __mmask16 mask = _mm512_movepi32_mask((__m512i)keep);
+  _mm512_storeu_ps(out, _mm512_maskz_compress_ps(mask, (__m512)v));
+  return __builtin_popcount(mask);
+#else
+  int count = 0;
+  for (int i = 0; i < kLanes; ++i) {
+    out[count] = v[i];
+    count -= keep[i];
+  }
+  return count;
 #endif
 }
 

@@ -7,8 +7,10 @@ data on the host and take their time; tests compare every backend with them.
 from specdec_ops.reference.kv_cache import blocks_release, blocks_reserve, kv_append, kv_rollback, kv_truncate
 from specdec_ops.reference.philox import philox_uniform
 from specdec_ops.reference.propose import ngram_propose
+from specdec_ops.reference.sample import sample, sample_topk
 from specdec_ops.reference.step import adapt_draft_length, advance
 from specdec_ops.reference.tree import tree_mask, tree_select
+from specdec_ops.reference.verify import verify_chain, verify_tree
 
 __all__ = [
     "adapt_draft_length",
@@ -20,6 +22,10 @@ __all__ = [
     "kv_truncate",
     "ngram_propose",
     "philox_uniform",
+    "sample",
+    "sample_topk",
     "tree_mask",
     "tree_select",
+    "verify_chain",
+    "verify_tree",
 ]

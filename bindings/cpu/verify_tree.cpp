@@ -1,0 +1,37 @@
+#include <ATen/ops/empty.h>
+#include <torch/library.h>
+
+#include "bindings/cpu/verify.h"
+
+namespace specdec {
+
+namespace {
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> verify_tree(
+    const at::Tensor& target_logits, const at::Tensor& tokens, const at::Tensor& parents, const at::Tensor& cu_nodes,
+    const at::Tensor& uniforms, const OptionalTensor& draft_logits, const OptionalTensor& draft_temperature,
+    const OptionalTensor& temperature, const OptionalTensor& top_k, const OptionalTensor& top_p,
+    const OptionalTensor& min_p, c10::string_view rule, double posterior_threshold, double posterior_alpha,
+    int64_t max_nodes) {
+  const VerifyTensors tensors{
+      target_logits, tokens, cu_nodes, uniforms, draft_logits, draft_temperature, {temperature, top_k, top_p, min_p}};
+  check_verify(tensors, max_nodes);
+  check_dense("parents", parents, {target_logits.size(0)}, {at::kInt}, target_logits);
+  cpu::VerifyTreeParams params;
+  params.rule = cpu::TreeRule(check_rule(rule, {"target_only", "recursive", "traversal", "typical"}));
+  params.posterior_threshold = posterior_threshold;
+  params.posterior_alpha = posterior_alpha;
+  params.parents = parents.const_data_ptr<int32_t>();
+  set_inputs(&params, tensors, max_nodes);
+  VerifyOutputs out = set_outputs(&params, target_logits.options());
+  at::Tensor path = at::empty({params.batch, max_nodes}, target_logits.options().dtype(at::kInt));
+  params.path = path.data_ptr<int32_t>();
+  cpu::verify_tree(params);
+  return {out.tokens, out.num_accepted, path, out.logprobs, out.status};
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(specdec, CPU, m) { m.impl("verify_tree", verify_tree); }
+
+}  // namespace specdec

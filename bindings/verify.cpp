@@ -1,0 +1,35 @@
+#include "verify.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+
+namespace specdec {
+
+void check_verify(const VerifyTensors& tensors, int64_t max_nodes) {
+  const at::Tensor& target = tensors.target_logits;
+  check_logits("target_logits", target, kAny, kAny, target);
+  const int64_t num_nodes = target.size(0);
+  check_dense("tokens", tensors.tokens, {num_nodes}, {at::kLong}, target);
+  check_dense("cu_nodes", tensors.cu_nodes, {kAny}, {at::kInt}, target);
+  TORCH_CHECK_VALUE(tensors.cu_nodes.size(0) > 0, "cu_nodes: expected batch + 1 elements, got none");
+  const int64_t batch = tensors.cu_nodes.size(0) - 1;
+  check_range("max_nodes", max_nodes, 1, std::numeric_limits<int32_t>::max());
+  check_dense("uniforms", tensors.uniforms, {batch, max_nodes}, {at::kFloat}, target);
+  if (tensors.draft_logits) check_logits("draft_logits", *tensors.draft_logits, num_nodes, target.size(1), target);
+  if (tensors.draft_temperature)
+    check_dense("draft_temperature", *tensors.draft_temperature, {batch}, {at::kFloat}, target);
+  check_sampling(tensors.sampling, batch, target);
+}
+
+int64_t check_rule(c10::string_view rule, std::initializer_list<c10::string_view> allowed) {
+  const auto found = std::find(allowed.begin(), allowed.end(), rule);
+  if (found == allowed.end()) {
+    std::string names;
+    for (c10::string_view name : allowed) names += (names.empty() ? "" : ", ") + std::string(name);
+    TORCH_CHECK_VALUE(false, "rule: expected one of ", names, ", got ", rule);
+  }
+  return found - allowed.begin();
+}
+
+}  // namespace specdec

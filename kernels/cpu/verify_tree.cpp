@@ -1,0 +1,273 @@
+#include "verify_request.h"
+
+namespace specdec::cpu::SPECDEC_CAPABILITY {
+
+namespace {
+
+// p of a node and the q of its children, as rejected children leave them: p <- norm(max(weight p - q, 0)), q without
+// the child. Both stay functions of the rows. However many children are rejected, p is max(a p0 - b q0, 0) / total for
+// two numbers a and b: a further residual only lowers it where q is positive, and b / a only grows, so that a rejected
+// child stays at zero. Without q it is p0 less the rejected children.
+class Residual {
+ public:
+  Residual(Distribution p, std::optional<Distribution> q) : p_(std::move(p)), q_(std::move(q)), rest_(q_ ? *q_ : p_) {}
+
+  const Distribution& original() const { return p_; }
+
+  double target(int64_t x) const {
+    if (!q_) return rest_.probability(x);
+    return std::max(a_ * probability(p_, x) - b_ * probability(*q_, x), 0.) / total_;
+  }
+  double draft(int64_t x) const { return q_ ? rest_.probability(x) : 1; }
+
+  // Returns the mass of max(weight p - q, 0). Where rounding leaves none p stays as it is.
+  double reject(int64_t x, double weight) {
+    if (!q_) {
+      const double before = rest_.share();
+      rest_.remove(x);
+      return before > 0 ? weight * rest_.share() / before : 0;
+    }
+    const double share = rest_.share();
+    const double a = weight * a_ / total_, b = weight * b_ / total_ + (share > 0 ? 1 / share : 0);
+    std::vector<double> mass = chunk_masses(p_.row.size, residual(p_, q_, x, a, b));
+    const double total = sum(mass);
+    if (total > 0) {
+      a_ = a, b_ = b, total_ = total;
+      mass_ = std::move(mass);
+    }
+    rest_.remove(x);
+    return total;
+  }
+
+  int64_t draw(double u) {
+    int64_t id = -1;
+    if (!q_)
+      id = rest_.draw(u);
+    else if (!mass_.empty())
+      id = SPECDEC_CAPABILITY::draw(mass_, p_.row.size, u, residual(p_, q_, 0, a_, b_));
+    return id < 0 ? SPECDEC_CAPABILITY::draw(p_, u) : id;
+  }
+
+ private:
+  Distribution p_;
+  std::optional<Distribution> q_;
+  Remainder rest_;  // of q; of p where there is no q
+  double a_ = 1, b_ = 0, total_ = 1;
+  std::vector<double> mass_;  // of max(a p0 - b q0, 0) by chunk, once a child is rejected
+};
+
+class Tree : VerifyRequest {
+ public:
+  Tree(const VerifyTreeParams& p, int64_t request)
+      : VerifyRequest(p, request), p_(p), path_(p.path + request * p.max_nodes) {}
+
+  void verify() {
+    std::fill_n(path_, p_.max_nodes, -1);
+    if (num_nodes_ > 0) {
+      link();
+      if (greedy())
+        follow_argmax();
+      else if (p_.rule == TreeRule::kTargetOnly)
+        target_only();
+      else if (p_.rule == TreeRule::kRecursive)
+        recursive();
+      else if (p_.rule == TreeRule::kTraversal)
+        traversal();
+      else
+        typical();
+    }
+    finish();
+  }
+
+ private:
+  // Children in order, dead nodes left out: those whose parent does not come before them or is dead, or whose token is
+  // no token.
+  void link() {
+    first_child_.assign(num_nodes_, -1);
+    next_sibling_.assign(num_nodes_, -1);
+    std::vector<bool> alive(num_nodes_, true);
+    if (parent(0) != -1) status_ |= kMalformedTree;
+    for (int64_t node = 1; node < num_nodes_; ++node) {
+      alive[node] = false;
+      if (parent(node) < 0 || parent(node) >= node)
+        status_ |= kMalformedTree;
+      else if (!alive[parent(node)])
+        continue;
+      else if (is_token(token(node)))
+        alive[node] = true;
+      else if (token(node) != -1)
+        status_ |= kTokenOutOfRange;
+    }
+    for (int64_t node = num_nodes_ - 1; node > 0; --node) {
+      if (!alive[node]) continue;
+      next_sibling_[node] = first_child_[parent(node)];
+      first_child_[parent(node)] = node;
+    }
+  }
+
+  int64_t parent(int64_t node) const { return p_.parents[first_ + node]; }
+  void visit(int64_t node) { *path_++ = int32_t(node); }
+
+  // The last token, from a node where no draft was accepted.
+  void emit_bonus(const Distribution& p) {
+    if (p.status)
+      emit(finite_argmax(p.row));
+    else
+      emit(p, draw(p, uniforms_[0]));
+  }
+
+  void follow_argmax() {
+    for (int64_t node = 0; node >= 0;) {
+      visit(node);
+      const Argmax top = target_argmax(node);
+      emit(top.id);
+      if (top.status) return;
+      node = first_child_[node];
+      while (node >= 0 && token(node) != top.id) node = next_sibling_[node];
+    }
+  }
+
+  void target_only() {
+    for (int64_t node = 0;;) {
+      visit(node);
+      Distribution p = target(node);
+      const int64_t first = first_child_[node];
+      if (p.status || first < 0) return emit_bonus(p);
+      double reached = 0;
+      int64_t child = first;
+      for (; child >= 0; child = next_sibling_[child]) {
+        reached += probability(p, token(child));
+        if (uniforms_[first] < reached) break;
+      }
+      if (child < 0) {
+        Residual rest(std::move(p), std::nullopt);
+        for (child = first; child >= 0; child = next_sibling_[child]) rest.reject(token(child), 1);
+        return emit(rest.original(), rest.draw(uniforms_[0]));
+      }
+      emit(p, token(child));
+      node = child;
+    }
+  }
+
+  void recursive() {
+    for (int64_t node = 0;;) {
+      visit(node);
+      Distribution p = target(node);
+      int64_t child = first_child_[node];
+      if (p.status || child < 0) return emit_bonus(p);
+      Residual rest(std::move(p), draft(node));
+      for (; child >= 0; child = next_sibling_[child]) {
+        const int64_t x = token(child);
+        if (uniforms_[child] * rest.draft(x) < rest.target(x)) break;
+        rest.reject(x, 1);
+      }
+      if (child < 0) return emit(rest.original(), rest.draw(uniforms_[0]));
+      emit(rest.original(), token(child));
+      node = child;
+    }
+  }
+
+  // A node on the path from the root to the leaf that is judged next.
+  struct Step {
+    int64_t node;
+    int64_t child;  // the next one to go to, -1 if none is left
+    double weight;
+    std::optional<Residual> rest;  // for a node with children
+  };
+
+  Step step_to(int64_t node, double weight) {
+    Step step{node, first_child_[node], weight, std::nullopt};
+    if (step.child < 0) return step;
+    Distribution p = target(node);
+    if (p.status)
+      step.child = -1;
+    else
+      step.rest.emplace(std::move(p), draft(node));
+    return step;
+  }
+
+  // The child is gone, with all below it.
+  void remove_child(Step* step) {
+    const double mass = step->rest->reject(token(step->child), step->weight);
+    step->weight = mass > 0 ? mass / (mass + 1 - step->weight) : 0;
+    step->child = mass > 0 ? next_sibling_[step->child] : -1;  // below weight 0 nothing is accepted
+  }
+
+  void traversal() {
+    std::vector<Step> path;
+    path.push_back(step_to(0, 1));
+    for (;;) {
+      Step& step = path.back();
+      if (step.child >= 0) {
+        const int64_t x = token(step.child);
+        const double p = step.rest->target(x);
+        const double weight = p > 0 ? std::min(1., step.weight * p / step.rest->draft(x)) : 0;
+        if (weight > 0)
+          path.push_back(step_to(step.child, weight));
+        else
+          remove_child(&step);
+      } else if (path.size() == 1 || uniforms_[step.node] < step.weight) {
+        break;
+      } else {
+        path.pop_back();
+        remove_child(&path.back());
+      }
+    }
+    for (size_t i = 0; i < path.size(); ++i) {
+      visit(path[i].node);
+      if (i + 1 < path.size()) emit(path[i].rest->original(), token(path[i + 1].node));
+    }
+    Step& last = path.back();
+    if (last.rest)
+      emit(last.rest->original(), last.rest->draw(uniforms_[0]));
+    else
+      emit_bonus(target(last.node));
+  }
+
+  void typical() {
+    struct Reached {
+      int64_t depth = -1;  // -1: not reached
+      float logprob = 0;
+      std::optional<Distribution> p;
+    };
+    std::vector<Reached> nodes(num_nodes_);
+    nodes[0].depth = 0;
+    int64_t best = 0;
+    for (int64_t node = 0; node < num_nodes_; ++node) {
+      if (nodes[node].depth < 0) continue;
+      if (nodes[node].depth > nodes[best].depth) best = node;
+      if (first_child_[node] < 0) continue;
+      const Distribution& p = nodes[node].p.emplace(target(node));
+      if (p.status) continue;
+      const double least = std::min(p_.posterior_threshold, p_.posterior_alpha * std::exp(-entropy(p)));
+      for (int64_t child = first_child_[node]; child >= 0; child = next_sibling_[child]) {
+        const int64_t x = token(child);
+        if (probability(p, x) > least) {
+          nodes[child].depth = nodes[node].depth + 1;
+          nodes[child].logprob = logprob(p, x);
+        }
+      }
+    }
+    std::vector<int64_t> path;
+    for (int64_t node = best; node > 0; node = parent(node)) path.push_back(node);
+    visit(0);
+    for (size_t i = path.size(); i-- > 0;) {
+      visit(path[i]);
+      emit(token(path[i]), nodes[path[i]].logprob);
+    }
+    emit_bonus(nodes[best].p ? *nodes[best].p : target(best));
+  }
+
+  const VerifyTreeParams& p_;
+  int32_t* path_;  // the end of what is written
+  std::vector<int64_t> first_child_;
+  std::vector<int64_t> next_sibling_;
+};
+
+}  // namespace
+
+void verify_tree(const VerifyTreeParams& p) {
+  for_each_request(p.batch, p.target.vocab_size, [&](int64_t request) { Tree(p, request).verify(); });
+}
+
+}  // namespace specdec::cpu::SPECDEC_CAPABILITY
