@@ -222,14 +222,14 @@ with tempfile.TemporaryFile() as file:
     accepted = torch.tensor([4, 2], dtype=torch.int32)
     path = torch.tensor([[0, 1, 2, 3, 4], [0, 1, 2, -1, -1]], dtype=torch.int32)
     specdec_ops.kv_rollback([cache], table, lens, accepted)
-    specdec_ops.kv_rollback([cache], table, lens - 5, accepted, path)
+    specdec_ops.kv_rollback([cache], table, lens.clone(), accepted, path)
     print("untouched", lens.tolist(), flush=True)
-    specdec_ops.kv_rollback([cache], table, lens - 5, accepted, path + 1)
+    specdec_ops.kv_rollback([cache], table, lens.clone(), accepted, path + 1)
     print("survived a write", flush=True)
 """
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert result.stdout.strip() == "untouched [11, 4]", result.stderr
-    assert result.returncode < 0  # by a signal: the moves at the end do write
+    assert result.returncode != 0  # the moves at the end do write
 
 
 def test_no_caches(backend):
