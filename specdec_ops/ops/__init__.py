@@ -7,6 +7,7 @@ from specdec_ops.ops.sample import sample, sample_topk
 from specdec_ops.ops.status import check
 from specdec_ops.ops.step import adapt_draft_length, advance
 from specdec_ops.ops.tree import tree_mask, tree_select
+from specdec_ops.ops.tree_attention import merge_attention, tree_attention
 from specdec_ops.ops.verify import verify_chain, verify_tree
 
 __all__ = [
@@ -18,10 +19,12 @@ __all__ = [
     "kv_append",
     "kv_rollback",
     "kv_truncate",
+    "merge_attention",
     "ngram_propose",
     "philox_uniform",
     "sample",
     "sample_topk",
+    "tree_attention",
     "tree_mask",
     "tree_select",
     "verify_chain",

@@ -10,6 +10,7 @@ from specdec_ops.reference.propose import ngram_propose
 from specdec_ops.reference.sample import sample, sample_topk
 from specdec_ops.reference.step import adapt_draft_length, advance
 from specdec_ops.reference.tree import tree_mask, tree_select
+from specdec_ops.reference.tree_attention import merge_attention, tree_attention
 from specdec_ops.reference.verify import verify_chain, verify_tree
 
 __all__ = [
@@ -20,10 +21,12 @@ __all__ = [
     "kv_append",
     "kv_rollback",
     "kv_truncate",
+    "merge_attention",
     "ngram_propose",
     "philox_uniform",
     "sample",
     "sample_topk",
+    "tree_attention",
     "tree_mask",
     "tree_select",
     "verify_chain",

@@ -1,0 +1,585 @@
+// What every tree attention kernel shares: how the work is cut into tasks, where keys lie, who sees them, the online
+// softmax and how results leave.
+//
+// A task is a block of query rows of one request (row = node * group + head of the group), for some KV heads, against a
+// range of slots. It goes through the slots block by block and through the heads within a block: the rows of one head
+// lie a whole token apart, and reading a token's heads soon after each other is 1.5 to 2 times as fast as one head's
+// whole context at a time. What is cut where depends on the request's own sizes and on static arguments alone, so that
+// neither the rest of the batch nor the number of threads changes a result. A kernel keeps the rows in the lanes of its
+// vectors: the scores of a tile are S^T [key][row], the output is O^T [d][row], and the softmax state is a vector a
+// tile, without a horizontal reduction anywhere.
+#pragma once
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <vector>
+
+#include "tree_attention.h"
+#include "vec.h"
+
+namespace specdec::cpu::SPECDEC_CAPABILITY {
+
+namespace {
+
+constexpr int64_t kStateBytes = 512 * 1024;  // of a task's float32 queries and outputs: half a usual L2
+constexpr int64_t kTasksPerRequest = 16;     // slots are split until there are as many...
+constexpr int64_t kMinSplit = 256;           // ...but not further than this
+constexpr int kMaxKeys = 256;                // keys a block, at most
+
+SPECDEC_INLINE I splat_int(int32_t x) { return I{} + x; }
+SPECDEC_INLINE F select(I condition, F a, F b) { return condition ? a : b; }
+
+constexpr int64_t round_up(int64_t x, int64_t multiple) { return (x + multiple - 1) / multiple * multiple; }
+
+// Cache-line aligned scratch; zeroed, so that padding is finite.
+template <typename T>
+class Buffer {
+ public:
+  explicit Buffer(int64_t size) : data_(static_cast<T*>(::operator new(size * sizeof(T), kAlign))) {
+    std::memset(static_cast<void*>(data_), 0, size * sizeof(T));
+  }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  ~Buffer() { ::operator delete(data_, kAlign); }
+  T* get() const { return data_; }
+
+ private:
+  static constexpr std::align_val_t kAlign{64};
+  T* data_;
+};
+
+// Calls function(T{}) with the float type that `dtype` names.
+template <typename Function>
+void with_float(DType dtype, Function function) {
+  if (dtype == DType::kFloat32) return function(float{});
+  if (dtype == DType::kBFloat16) return function(BFloat16{});
+  function(Float16{});
+}
+
+template <typename T>
+void widen_row(const T* in, float factor, int64_t n, float* out) {
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) store(out + i, load(in + i) * splat(factor));
+  if (i < n) store_partial(out + i, load_partial(in + i, n - i, 0.f) * splat(factor), n - i);
+}
+
+template <typename T>
+void narrow_row(const float* in, float factor, int64_t n, T* out) {
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) store(out + i, load(in + i) * splat(factor));
+  if (i < n) store_partial(out + i, load_partial(in + i, n - i, 0.f) * splat(factor), n - i);
+}
+
+struct Request {
+  int64_t first_node, nodes;
+  int64_t context;  // may pass the table's capacity: positions count from here all the same
+  int64_t slots;    // context and nodes, as far as the table goes
+  const int32_t* block_table;
+};
+
+struct Task {
+  const Request* request;
+  int64_t head_begin, head_end, row_begin, row_end, slot_begin, slot_end;
+  int64_t partial;  // first row of this task in the partial results, -1: it is the only one and writes the output
+};
+
+std::vector<Request> list_requests(const TreeAttentionParams& p) {
+  std::vector<Request> requests(p.batch);
+  int64_t end = std::clamp<int64_t>(p.cu_nodes[0], 0, p.num_nodes);
+  for (int64_t b = 0; b < p.batch; ++b) {
+    const int64_t begin = end;
+    end = std::clamp<int64_t>(p.cu_nodes[b + 1], begin, p.num_nodes);
+    const int64_t context = std::max(p.context_lens[b], 0);
+    const int64_t nodes = std::min(end - begin, p.max_nodes);
+    requests[b] = {begin, nodes, context, std::min(context + nodes, p.max_blocks * p.block_size),
+                   p.block_table + b * p.max_blocks};
+  }
+  return requests;
+}
+
+// The depths of a request's nodes: given, or counted from the mask, or those of a chain.
+void list_depths(const TreeAttentionParams& p, const Request& request, std::vector<int32_t>& depths) {
+  depths.resize(request.nodes);
+  for (int64_t i = 0; i < request.nodes; ++i) {
+    const int64_t row = request.first_node + i;
+    if (p.depth) {
+      depths[i] = p.depth[row];
+    } else if (p.mask) {
+      int32_t bits = 0;
+      for (int64_t first = 0; first < request.nodes; first += 64) {
+        const int64_t live = std::min<int64_t>(64, request.nodes - first);
+        bits += __builtin_popcountll(uint64_t(p.mask[row * p.mask_words + first / 64]) & (~uint64_t{0} >> (64 - live)));
+      }
+      depths[i] = bits - 1;
+    } else {
+      depths[i] = int32_t(i);
+    }
+  }
+}
+
+// The slots that some row of the nodes [first, last] can see.
+void slot_range(const TreeAttentionParams& p, const Request& request, int64_t first, int64_t last, int64_t* begin,
+                int64_t* end) {
+  *begin = 0;
+  *end = request.slots;
+  if (!p.mask) *end = std::min(*end, request.context + last + 1);
+  if (p.window > 0) {
+    if (!p.mask && !p.depth) {
+      *begin = std::max<int64_t>(0, request.context + first - p.window + 1);
+    } else {
+      std::vector<int32_t> depths;
+      list_depths(p, request, depths);
+      const int64_t lowest = *std::min_element(depths.begin() + first, depths.begin() + last + 1);
+      *begin = std::clamp<int64_t>(request.context + lowest - p.window + 1, 0, request.context);
+    }
+  }
+  *begin = std::min(*begin, *end);
+}
+
+// Calls function(i, q) for the queries of a task, as float32 times `factor`; each head's rows start a new tile.
+template <typename Function>
+void for_each_query(const TreeAttentionParams& p, const Task& task, int64_t tile_rows, float factor,
+                    Function function) {
+  const int64_t group = p.heads / p.kv_heads, rows = task.row_end - task.row_begin;
+  std::vector<float> query(p.d_qk);
+  with_float(p.q_dtype, [&](auto t) {
+    for (int64_t kv_head = task.head_begin; kv_head < task.head_end; ++kv_head) {
+      for (int64_t r = 0; r < rows; ++r) {
+        const int64_t node = task.request->first_node + (task.row_begin + r) / group;
+        const int64_t head = kv_head * group + (task.row_begin + r) % group;
+        const auto* q = static_cast<const decltype(t)*>(p.q) + node * p.q_strides[0] + head * p.q_strides[1];
+        widen_row(q, factor, p.d_qk, query.data());
+        function((kv_head - task.head_begin) * round_up(rows, tile_rows) + r, query.data());
+      }
+    }
+  });
+}
+
+// The keys and values of consecutive slots: where they lie (null: no valid block there).
+struct KeyBlock {
+  int64_t first_slot = 0;
+  int count = 0;
+  bool holes = false;
+  const char* rows[2 * kMaxKeys];  // `count` keys, then `count` values
+  float scales[2 * kMaxKeys];
+
+  void find(const TreeAttentionParams& p, const Task& task, int64_t head, int64_t slot, int keys) {
+    const int64_t element = p.cache_dtype == DType::kFloat32 ? 4 : p.cache_dtype == DType::kInt8 ? 1 : 2;
+    first_slot = slot;
+    count = int(std::clamp<int64_t>(task.slot_end - slot, 0, keys));
+    holes = false;
+    int64_t page = slot / p.block_size, offset = slot % p.block_size;
+    for (int j = 0; j < count; ++page, offset = 0) {
+      const int64_t block = task.request->block_table[page];
+      const bool valid = block >= 0 && block < p.num_blocks;
+      holes |= !valid;
+      const char* k = static_cast<const char*>(p.k_cache) + (block * p.k_strides[0] + head * p.k_strides[2]) * element;
+      const char* v = static_cast<const char*>(p.v_cache) + (block * p.v_strides[0] + head * p.v_strides[2]) * element;
+      for (; j < count && offset < p.block_size; ++j, ++offset) {
+        rows[j] = valid ? k + offset * p.k_strides[1] * element : nullptr;
+        rows[count + j] = valid ? v + offset * p.v_strides[1] * element : nullptr;
+        const int64_t token = (block * p.block_size + offset) * p.kv_heads + head;
+        const int64_t index = p.scale_per_token ? token : head;
+        scales[j] = p.k_scale && valid ? p.k_scale[index] : 1.f;
+        scales[count + j] = p.v_scale && valid ? p.v_scale[index] : 1.f;
+      }
+    }
+  }
+};
+
+// Asks for the next block's rows, a few cache lines at a time, while the current block is computed: the rows of one
+// head lie a whole token apart, where the hardware's own prefetchers do not follow.
+class Prefetcher {
+ public:
+  void start(const KeyBlock& block, int64_t k_bytes, int64_t v_bytes, int64_t steps) {
+    rows_ = block.rows;
+    keys_ = block.count;
+    total_ = 2 * block.count;
+    bytes_[0] = k_bytes;
+    bytes_[1] = v_bytes;
+    row_ = 0;
+    offset_ = 0;
+    const int64_t lines = block.count * ((k_bytes + 63) / 64 + (v_bytes + 63) / 64);
+    lines_a_step_ = int((lines + steps - 1) / std::max<int64_t>(steps, 1));
+  }
+  SPECDEC_INLINE void step() {
+    for (int i = 0; i < lines_a_step_ && row_ < total_; ++i) {
+      __builtin_prefetch(rows_[row_] + offset_, 0, 2);
+      offset_ += 64;
+      if (offset_ >= bytes_[row_ >= keys_]) {
+        offset_ = 0;
+        ++row_;
+      }
+    }
+  }
+
+ private:
+  const char* const* rows_ = nullptr;
+  int keys_ = 0, total_ = 0, row_ = 0, lines_a_step_ = 0;
+  int64_t bytes_[2] = {0, 0}, offset_ = 0;
+};
+
+// Who sees what: for each row of a task, its node's ancestors and depth, laid out for tiles of `tile_rows` lanes.
+class Visibility {
+ public:
+  Visibility(const TreeAttentionParams& p, int64_t tile_rows) : p_(p), tile_rows_(tile_rows) {}
+
+  void start(const Task& task) {
+    request_ = task.request;
+    const int64_t group = p_.heads / p_.kv_heads, rows = task.row_end - task.row_begin;
+    const int64_t padded = round_up(rows, tile_rows_);
+    words_ = p_.mask ? (request_->nodes + 31) / 32 : 0;
+    nodes_.assign(padded, 0);
+    bits_.assign(padded * words_, 0);
+    row_depths_.assign(padded, 0);
+    if (p_.window > 0) list_depths(p_, *request_, depths_);
+    for (int64_t r = 0; r < rows; ++r) {
+      const int64_t node = (task.row_begin + r) / group;
+      nodes_[r] = int32_t(node);
+      if (p_.window > 0) row_depths_[r] = depths_[node];
+      const int64_t* mask = p_.mask + (request_->first_node + node) * p_.mask_words;
+      uint32_t* bits = bits_.data() + r / tile_rows_ * tile_rows_ * words_ + r % tile_rows_;
+      for (int64_t w = 0; w < words_; ++w) bits[w * tile_rows_] = uint32_t(uint64_t(mask[w / 2]) >> (w % 2 * 32));
+    }
+  }
+
+  // Whether a chain's tile ends before the block begins.
+  bool skips(int64_t tile, int64_t last_row, const KeyBlock& block) const {
+    return !p_.mask && request_->context + nodes_[tile * tile_rows_ + last_row] < block.first_slot;
+  }
+
+  // Puts -inf where a key is not seen. S^T has `tile_rows` columns, of which kVecs vectors are in use.
+  template <int kVecs>
+  void apply(int64_t tile, const KeyBlock& block, float* scores) const {
+    const int64_t context = request_->context, end = block.first_slot + block.count;
+    const int32_t* depths = row_depths_.data() + tile * tile_rows_;
+    bool whole = block.holes;
+    if (p_.window > 0) {  // the deepest row's window leaves the earliest keys first
+      const int64_t deepest = *std::max_element(depths, depths + kVecs * kLanes);
+      whole |= context + deepest - p_.window + 1 > block.first_slot;
+    }
+    I node[kVecs], depth[kVecs];
+    for (int v = 0; v < kVecs; ++v) {
+      std::memcpy(&node[v], nodes_.data() + tile * tile_rows_ + v * kLanes, sizeof(I));
+      std::memcpy(&depth[v], depths + v * kLanes, sizeof(I));
+    }
+    for (int64_t slot = whole ? block.first_slot : std::max(block.first_slot, context); slot < end; ++slot) {
+      const int j = int(slot - block.first_slot);
+      float* s = scores + j * tile_rows_;
+      I seen[kVecs];
+      for (int v = 0; v < kVecs; ++v) seen[v] = splat_int(block.rows[j] ? -1 : 0);
+      int64_t distance = context - slot;  // of the key from the root, in positions
+      if (slot >= context) {
+        const int64_t key = slot - context;
+        if (p_.mask) {
+          const uint32_t* bits = bits_.data() + (tile * words_ + key / 32) * tile_rows_;
+          for (int v = 0; v < kVecs; ++v) {
+            U word;
+            std::memcpy(&word, bits + v * kLanes, sizeof(U));
+            seen[v] &= (I)((word & (U{} + (1u << key % 32))) != U{});
+          }
+        } else {
+          for (int v = 0; v < kVecs; ++v) seen[v] &= node[v] >= splat_int(int32_t(key));
+        }
+        if (p_.window > 0) distance = -int64_t{depths_[key]};
+      }
+      if (p_.window > 0) {
+        const int64_t limit = std::clamp<int64_t>(p_.window - distance, INT32_MIN, INT32_MAX);
+        for (int v = 0; v < kVecs; ++v) seen[v] &= depth[v] < splat_int(int32_t(limit));
+      }
+      for (int v = 0; v < kVecs; ++v) store(s + v * kLanes, select(seen[v], load(s + v * kLanes), splat(-kInf)));
+    }
+  }
+
+ private:
+  const TreeAttentionParams& p_;
+  const int64_t tile_rows_;
+  const Request* request_ = nullptr;
+  int64_t words_ = 0;
+  std::vector<int32_t> nodes_, row_depths_, depths_;
+  std::vector<uint32_t> bits_;  // [tile][word][lane]
+};
+
+// s <- cap * tanh(s * factor / cap)
+template <int kVecs>
+void soft_cap(float* scores, int count, int64_t stride, float factor, float cap) {
+  for (int j = 0; j < count; ++j) {
+    for (int v = 0; v < kVecs; ++v) {
+      float* s = scores + j * stride + v * kLanes;
+      const F x = max(splat(-20.f), min(splat(20.f), load(s) * splat(factor / cap)));  // keeps a NaN
+      store(s, splat(cap) - splat(2.f * cap) / (exp(x + x) + splat(1.f)));
+    }
+  }
+}
+
+// One block's step of the online softmax: scores become probabilities relative to `reference`; `alpha` is what the
+// earlier output has to be multiplied by. The reference follows the maximum only when that has risen by more than
+// kSlack: probabilities up to e^kSlack do no harm, and most blocks need no rescaling.
+template <class Kernel, int kVecs>
+void online_softmax(float* scores, int count, float factor, F* reference, F* sum, F* alpha) {
+  constexpr int64_t kStride = Kernel::kTileRows;
+  constexpr float kSlack = 8.f;
+  F top[kVecs], base[kVecs];
+  for (int v = 0; v < kVecs; ++v) top[v] = splat(-kInf);
+  for (int j = 0; j < count; ++j)
+    for (int v = 0; v < kVecs; ++v) top[v] = max(load(scores + j * kStride + v * kLanes), top[v]);
+  for (int v = 0; v < kVecs; ++v) {
+    top[v] *= splat(factor);
+    top[v] = select(top[v] > reference[v] + splat(kSlack), top[v], reference[v]);
+    base[v] = select(top[v] == splat(-kInf), F{}, top[v]);  // -inf less -inf would be a NaN
+    alpha[v] = exp(reference[v] - base[v]);
+    reference[v] = top[v];
+    sum[v] *= alpha[v];
+  }
+  for (int j = 0; j < count; j += 2) {
+    F even[kVecs], odd[kVecs];
+    for (int v = 0; v < kVecs; ++v) {
+      const float* s = scores + j * kStride + v * kLanes;
+      even[v] = Kernel::exp_of(load(s) * splat(factor) - base[v]);
+      odd[v] = j + 1 < count ? Kernel::exp_of(load(s + kStride) * splat(factor) - base[v]) : F{};
+      sum[v] += even[v] + odd[v];
+    }
+    Kernel::template store_probabilities<kVecs>(scores, j, even, odd);
+  }
+}
+
+// Writes one row's result, or keeps it until all splits are there. `weight` is the sum of exp(score - reference) that
+// belongs to `out`; the sink joins the denominator only.
+class Results {
+ public:
+  Results(const TreeAttentionParams& p, int64_t partial_rows)
+      : p_(p), partial_out_(new float[partial_rows * p.d_v]), partial_lse_(new float[partial_rows]) {}
+
+  // `r` counts the task's heads times rows.
+  void put(const Task& task, int64_t r, const float* out, float reference, float weight) const {
+    const int64_t group = p_.heads / p_.kv_heads, rows = task.row_end - task.row_begin;
+    const int64_t row = task.row_begin + r % rows;
+    const int64_t node = task.request->first_node + row / group;
+    const int64_t head = (task.head_begin + r / rows) * group + row % group;
+    if (task.partial < 0) return put(node, head, out, reference, weight);
+    narrow_row(out, weight == 0.f ? 0.f : 1.f / weight, p_.d_v, partial_out_.get() + (task.partial + r) * p_.d_v);
+    partial_lse_[task.partial + r] = weight == 0.f ? -kInf : reference + std::log(weight);
+  }
+
+  // Row r of `splits` tasks that differ in their slots only; their partial results lie `rows` apart.
+  void merge(const Task& first, int64_t splits, int64_t rows, int64_t r, float* out) const {
+    const float* lse = partial_lse_.get() + first.partial + r;
+    float maximum = -kInf, sum = 0.f;
+    for (int64_t i = 0; i < splits; ++i) maximum = lse[i * rows] > maximum ? lse[i * rows] : maximum;
+    std::fill_n(out, p_.d_v, 0.f);
+    for (int64_t i = 0; i < splits; ++i) {
+      const float weight = lse[i * rows] == -kInf ? 0.f : std::exp(lse[i * rows] - maximum);
+      const float* in = partial_out_.get() + (first.partial + i * rows + r) * p_.d_v;
+      for (int64_t d = 0; d < p_.d_v; ++d) out[d] += weight * in[d];
+      sum += weight;
+    }
+    Task whole = first;
+    whole.partial = -1;
+    put(whole, r, out, maximum, sum);
+  }
+
+ private:
+  void put(int64_t node, int64_t head, const float* out, float reference, float weight) const {
+    float factor = 1.f;
+    if (p_.sinks) {
+      const float sink = p_.sinks[head], top = sink > reference ? sink : reference;
+      factor = reference == -kInf ? 0.f : std::exp(reference - top);
+      weight = weight * factor + (sink == -kInf ? 0.f : std::exp(sink - top));
+      reference = top;
+    }
+    const int64_t row = node * p_.heads + head;
+    p_.lse[row] = weight == 0.f ? -kInf : reference + std::log(weight);
+    with_float(p_.q_dtype, [&](auto t) {
+      narrow_row(out, weight == 0.f ? 0.f : factor / weight, p_.d_v, static_cast<decltype(t)*>(p_.out) + row * p_.d_v);
+    });
+  }
+
+  const TreeAttentionParams& p_;
+  std::unique_ptr<float[]> partial_out_, partial_lse_;
+};
+
+// Runs one thread's tasks. A Kernel provides
+//   kTileRows, kKeys                 rows a tile and keys a block; kTileRows is one or two vectors
+//   start(task)                      take the queries, clear the outputs
+//   fetch(block, next, tiles)        bring the keys and values to where the next two want them; `next` comes after it
+//   scores<kVecs>(tile, block, s)    S^T <- K Q^T
+//   accumulate<kVecs>(tile, block, s, alpha)    O <- alpha O + P V
+//   output(tile, lane, out)          one row of O
+//   exp_of, store_probabilities      see online_softmax
+template <class Kernel>
+class Worker {
+ public:
+  // `max_rows`: of any task, heads times whole tiles.
+  Worker(const TreeAttentionParams& p, const Results& results, int64_t max_rows)
+      : p_(p),
+        results_(results),
+        kernel_(p, max_rows),
+        visibility_(p, Kernel::kTileRows),
+        scores_((Kernel::kKeys + kLanes) * Kernel::kTileRows),
+        state_(2 * max_rows),
+        row_(round_up(p.d_v, kLanes)) {}
+
+  void run(const Task& task) {
+    const int64_t rows = task.row_end - task.row_begin, heads = task.head_end - task.head_begin;
+    const int64_t tiles = (rows + Kernel::kTileRows - 1) / Kernel::kTileRows;
+    float* reference = state_.get();
+    float* sum = reference + heads * tiles * Kernel::kTileRows;
+    std::fill(reference, sum, -kInf);
+    std::fill_n(sum, sum - reference, 0.f);
+    kernel_.start(task);
+    visibility_.start(task);
+    KeyBlock blocks[2];
+    int64_t slot = task.slot_begin, head = task.head_begin;
+    blocks[0].find(p_, task, head, slot, Kernel::kKeys);
+    for (int current = 0; blocks[current].count > 0; current ^= 1) {
+      const KeyBlock& block = blocks[current];
+      KeyBlock& next = blocks[current ^ 1];
+      const int64_t first_tile = (head - task.head_begin) * tiles;
+      if (++head == task.head_end) {
+        head = task.head_begin;
+        slot += block.count;
+      }
+      next.find(p_, task, head, slot, Kernel::kKeys);
+      kernel_.fetch(block, next, tiles);
+      for (int64_t tile = 0; tile < tiles; ++tile) {
+        const int64_t live = std::min<int64_t>(rows - tile * Kernel::kTileRows, Kernel::kTileRows);
+        if (visibility_.skips(tile, live - 1, block)) continue;
+        const int64_t at = (first_tile + tile) * Kernel::kTileRows;
+        if (live <= kLanes)
+          run_tile<1>(tile, first_tile + tile, block, reference + at, sum + at);
+        else
+          run_tile<Kernel::kTileRows / kLanes>(tile, first_tile + tile, block, reference + at, sum + at);
+      }
+    }
+    for (int64_t r = 0; r < heads * rows; ++r) {
+      const int64_t at = r / rows * tiles * Kernel::kTileRows + r % rows;
+      kernel_.output(at / Kernel::kTileRows, at % Kernel::kTileRows, row_.get());
+      results_.put(task, r, row_.get(), reference[at], sum[at]);
+    }
+  }
+
+ private:
+  // `tile` is the head's, `state_tile` the task's.
+  template <int kVecs>
+  void run_tile(int64_t tile, int64_t state_tile, const KeyBlock& block, float* reference, float* sum) {
+    float* s = scores_.get();
+    float factor = kernel_.score_factor();
+    kernel_.template scores<kVecs>(state_tile, block, s);
+    if (p_.softcap > 0.f) {
+      soft_cap<kVecs>(s, block.count, Kernel::kTileRows, factor, p_.softcap);
+      factor = 1.f;
+    }
+    visibility_.template apply<kVecs>(tile, block, s);
+    F m[kVecs], l[kVecs], alpha[kVecs];
+    for (int v = 0; v < kVecs; ++v) {
+      m[v] = load(reference + v * kLanes);
+      l[v] = load(sum + v * kLanes);
+    }
+    online_softmax<Kernel, kVecs>(s, block.count, factor, m, l, alpha);
+    for (int v = 0; v < kVecs; ++v) {
+      store(reference + v * kLanes, m[v]);
+      store(sum + v * kLanes, l[v]);
+    }
+    kernel_.template accumulate<kVecs>(state_tile, block, s, alpha);
+  }
+
+  const TreeAttentionParams& p_;
+  const Results& results_;
+  Kernel kernel_;
+  Visibility visibility_;
+  Buffer<float> scores_, state_, row_;
+};
+
+// Rows that no request covers: nothing visible.
+inline void clear_uncovered(const TreeAttentionParams& p, const std::vector<Request>& requests) {
+  const int64_t element = p.q_dtype == DType::kFloat32 ? 4 : 2;
+  int64_t node = 0;
+  const auto clear_until = [&](int64_t end) {
+    std::memset(static_cast<char*>(p.out) + node * p.heads * p.d_v * element, 0,
+                (end - node) * p.heads * p.d_v * element);
+    std::fill(p.lse + node * p.heads, p.lse + end * p.heads, -kInf);
+  };
+  for (const Request& request : requests) {
+    clear_until(request.first_node);
+    node = request.first_node + request.nodes;
+  }
+  clear_until(p.num_nodes);
+}
+
+// FewRows serves the requests with up to kFewRows rows a KV head, Kernel the others.
+template <class Kernel, class FewRows, int64_t kFewRows>
+void attend(const TreeAttentionParams& p) {
+  const std::vector<Request> requests = list_requests(p);
+  clear_uncovered(p, requests);
+  const int64_t group = p.heads / p.kv_heads;
+  const int64_t state_rows = std::max<int64_t>(1, kStateBytes / int64_t(sizeof(float)) / (p.d_qk + p.d_v));
+  const int64_t row_block = std::max<int64_t>(1, state_rows / Kernel::kTileRows) * Kernel::kTileRows;
+
+  struct Merge {
+    size_t first_task;
+    int64_t splits, rows;
+  };
+  std::vector<Task> tasks;
+  std::vector<Merge> merges;
+  int64_t partial_rows = 0, most_rows = 0, most_few_rows = 0;
+  for (const Request& request : requests) {
+    const int64_t rows = request.nodes * group;
+    if (rows == 0) continue;
+    const int64_t row_blocks = (rows + row_block - 1) / row_block;
+    const int64_t heads = std::clamp<int64_t>(state_rows / round_up(rows, kLanes), 1, p.kv_heads);
+    const int64_t head_blocks = (p.kv_heads + heads - 1) / heads;
+    for (int64_t row = 0; row < rows; row += row_block) {
+      const int64_t row_end = std::min(row + row_block, rows);
+      int64_t slot_begin, slot_end;
+      slot_range(p, request, row / group, (row_end - 1) / group, &slot_begin, &slot_end);
+      const int64_t slots = slot_end - slot_begin;
+      const int64_t wanted = std::min(kTasksPerRequest / (row_blocks * head_blocks), slots / kMinSplit);
+      const int64_t split = round_up(slots / std::max<int64_t>(wanted, 1) + 1, Kernel::kKeys);
+      const int64_t splits = std::max<int64_t>(1, (slots + split - 1) / split);
+      for (int64_t head = 0; head < p.kv_heads; head += heads) {
+        const int64_t head_end = std::min(head + heads, p.kv_heads), task_rows = (head_end - head) * (row_end - row);
+        const bool few = rows <= kFewRows;
+        int64_t& most = few ? most_few_rows : most_rows;
+        most =
+            std::max(most, (head_end - head) * round_up(row_end - row, few ? FewRows::kTileRows : Kernel::kTileRows));
+        if (splits > 1) merges.push_back({tasks.size(), splits, task_rows});
+        for (int64_t i = 0; i < splits; ++i) {
+          tasks.push_back({&request, head, head_end, row, row_end, slot_begin + i * split,
+                           std::min(slot_begin + (i + 1) * split, slot_end), splits > 1 ? partial_rows : -1});
+          if (splits > 1) partial_rows += task_rows;
+        }
+      }
+    }
+  }
+
+  const Results results(p, partial_rows);
+  std::atomic<size_t> next{0};  // tasks differ in length: whoever is free takes the next one
+  at::parallel_for(0, std::min<int64_t>(at::get_num_threads(), tasks.size()), 1, [&](int64_t, int64_t) {
+    std::unique_ptr<Worker<Kernel>> worker;
+    std::unique_ptr<Worker<FewRows>> few_worker;
+    for (size_t i; (i = next++) < tasks.size();) {
+      if (tasks[i].request->nodes * group <= kFewRows) {
+        if (!few_worker) few_worker = std::make_unique<Worker<FewRows>>(p, results, most_few_rows);
+        few_worker->run(tasks[i]);
+      } else {
+        if (!worker) worker = std::make_unique<Worker<Kernel>>(p, results, most_rows);
+        worker->run(tasks[i]);
+      }
+    }
+  });
+  at::parallel_for(0, merges.size(), 1, [&](int64_t begin, int64_t end) {
+    std::vector<float> row(p.d_v);
+    for (int64_t i = begin; i < end; ++i)
+      for (int64_t r = 0; r < merges[i].rows; ++r)
+        results.merge(tasks[merges[i].first_task], merges[i].splits, merges[i].rows, r, row.data());
+  });
+}
+
+}  // namespace
+
+}  // namespace specdec::cpu::SPECDEC_CAPABILITY
