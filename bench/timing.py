@@ -1,0 +1,102 @@
+"""Interleaved timing: ours, the peers and the floor in one loop, so that other load on the machine meets all alike."""
+
+import itertools
+import math
+import random
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bench import machine
+
+ROTATED_BYTES = 64 << 20  # inputs of a case, all sets together: beyond any L2, so that no run finds its input there
+MAX_SETS = 64
+MIN_SAMPLE_S = 2e-3  # shorter calls are repeated until one sample takes this long
+
+
+def num_sets(bytes_per_set: int) -> int:
+    """How many input sets of this size a case rotates over."""
+    return min(MAX_SETS, math.ceil(ROTATED_BYTES / bytes_per_set))
+
+
+@dataclass
+class Case:
+    """One row of a table. Every run takes the index of the input set to use."""
+
+    runs: dict[str, Callable[[int], Any]]  # "ours", and what it is compared with
+    sets: int
+    floor_reads: Callable[[int], list[Tensor]]  # tensors of that input set with as many bytes as must be read at least
+    floor_flops: float = 0.0  # arithmetic that must be done at least, in the operand type `floor_dtype`
+    floor_dtype: torch.dtype = torch.float32
+    partial: frozenset[str] = frozenset()  # runs that do less than the whole work: shown, but no peers
+    skipped: dict[str, str] = field(default_factory=dict)  # run -> why it is missing
+    facts: dict[str, Any] = field(default_factory=dict)  # about the workload: accepted tokens and the like
+
+
+def operator(name: str) -> Any:
+    """The operator `torch.ops.specdec.<name>`, or the reason why it cannot run."""
+    try:
+        import specdec_ops  # noqa: F401
+    except ImportError as error:
+        return str(error)
+    if not torch._C._dispatch_has_kernel_for_dispatch_key(f"specdec::{name}", "CPU"):
+        return f"specdec::{name} has no CPU kernel in this build"
+    return getattr(torch.ops.specdec, name)
+
+
+def measure(case: Case, seconds: float) -> dict[str, Any]:
+    """Times every run of the case for about `seconds` in all; returns seconds a call and the floor."""
+    runs = dict(case.runs)
+    runs["read"] = lambda i: machine.read(case.floor_reads(i))
+    if case.floor_flops:
+        gemm, gemm_flops = machine.gemm(case.floor_dtype)
+        runs["gemm"] = lambda i: gemm()
+
+    # One counter for all runs: between two uses of a set every other set has been used.
+    sets = itertools.cycle(range(case.sets))
+
+    def sample(run: Callable[[int], Any], calls: int) -> float:
+        start = time.perf_counter()
+        for _ in range(calls):
+            run(next(sets))
+        return (time.perf_counter() - start) / calls
+
+    calls = {}
+    for name, run in runs.items():
+        sample(run, 1)  # warm-up
+        calls[name] = max(1, math.ceil(MIN_SAMPLE_S / sample(run, 1)))
+    round_s = sum(calls[name] * sample(run, 1) for name, run in runs.items())
+    rounds = min(51, max(3, round(seconds / round_s)))
+
+    samples: dict[str, list[float]] = {name: [] for name in runs}
+    order, shuffle = list(runs), random.Random(0).shuffle
+    for _ in range(rounds):
+        shuffle(order)  # nobody always follows the same neighbour, which leaves the caches as it likes
+        for name in order:
+            samples[name].append(sample(runs[name], calls[name]))
+
+    times = {
+        name: {"median": statistics.median(values), "min": min(values), "max": max(values)}
+        for name, values in samples.items()
+    }
+    read = times.pop("read")
+    floor = {"read_s": read["median"], "read_bytes": sum(t.nbytes for t in case.floor_reads(0)), "gemm_s": 0.0}
+    if case.floor_flops:
+        floor["gemm_s"] = case.floor_flops / gemm_flops * times.pop("gemm")["median"]
+        floor["flops"] = case.floor_flops
+    floor["s"] = max(floor["read_s"], floor["gemm_s"])
+    return {
+        "times_s": times,
+        "floor": floor,
+        "partial": sorted(case.partial),
+        "rounds": rounds,
+        "calls": calls,
+        "sets": case.sets,
+        "skipped": case.skipped,
+        "facts": case.facts,
+    }
