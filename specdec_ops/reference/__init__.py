@@ -4,6 +4,7 @@ Every function has the name, the arguments and the mutations of its operator in 
 data on the host and take their time; tests compare every backend with them.
 """
 
+from specdec_ops.reference.kv_cache import blocks_release, blocks_reserve, kv_append, kv_rollback, kv_truncate
 from specdec_ops.reference.philox import philox_uniform
 
-__all__ = ["philox_uniform"]
+__all__ = ["blocks_release", "blocks_reserve", "kv_append", "kv_rollback", "kv_truncate", "philox_uniform"]
