@@ -24,6 +24,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         command = commands.add_parser(name, help=(module.__doc__ or "").splitlines()[0])
         command.add_argument("--threads", type=int, default=2)
         command.add_argument("--quick", action="store_true", help="fewer cells, fewer repeats")
+        command.add_argument("--best", action="store_true", help="print best times, not medians: for a busy machine")
         command.add_argument("--json", type=Path, metavar="FILE", help="write the measurements here")
         for axis, values in module.AXES.items():
             command.add_argument(f"--{axis}", type=type(values[0]), nargs="+", metavar=axis.upper())
@@ -38,48 +39,47 @@ def points(args: argparse.Namespace) -> list[dict[str, Any]]:
     return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
 
 
-def ratios(row: dict[str, Any]) -> dict[str, float]:
+def ratios(row: dict[str, Any], statistic: str) -> dict[str, float]:
     """How many times our time each other run takes, and the best of the peers; and our time in floors."""
-    medians = {name: times["median"] for name, times in row["times_s"].items()}
-    if "ours" not in medians:
+    times = {name: values[statistic] for name, values in row["times_s"].items()}
+    if "ours" not in times:
         return {}
-    ours = medians.pop("ours")
-    result = {f"{name} / ours": median / ours for name, median in medians.items()}
-    peers = [median for name, median in medians.items() if name not in row["partial"]]
+    ours, floor = times.pop("ours"), times.pop("floor")
+    result = {f"{name} / ours": time / ours for name, time in times.items()}
+    peers = [time for name, time in times.items() if name not in row["partial"]]
     if peers:
         result["best peer / ours"] = min(peers) / ours
-    return {**result, "ours / floor": ours / row["floor"]["s"]}
+    return {**result, "ours / floor": ours / floor}
 
 
-def cells(row: dict[str, Any]) -> dict[str, str]:
-    line = {axis: str(value) for axis, value in row["point"].items()}
-    for name, times in row["times_s"].items():
-        line[f"{name} ms"] = f"{times['median'] * 1e3:.3f}"
-    line["floor ms"] = f"{row['floor']['s'] * 1e3:.3f}"
-    line.update({name: f"{ratio:.2f}" for name, ratio in ratios(row).items()})
-    line.update({name: f"{value:.2f}" for name, value in row["facts"].items() if isinstance(value, float)})
-    return line
-
-
-def print_table(rows: list[dict[str, Any]]) -> None:
-    lines = [cells(row) for row in rows]
+def print_table(rows: list[dict[str, Any]], statistic: str) -> None:
+    lines = []
+    for row in rows:
+        line = {axis: str(value) for axis, value in row["point"].items()}
+        line.update({f"{name} ms": f"{values[statistic] * 1e3:.3f}" for name, values in row["times_s"].items()})
+        numbers = {**ratios(row, statistic), **row["facts"]}
+        lines.append({**line, **{name: f"{value:.2f}" for name, value in numbers.items()}})
     columns = list(dict.fromkeys(column for line in lines for column in line))
     widths = [max(len(column), *(len(line.get(column, "-")) for line in lines)) for column in columns]
     for line in [dict(zip(columns, columns, strict=True)), *lines]:
         print("  ".join(line.get(column, "-").rjust(width) for column, width in zip(columns, widths, strict=True)))
 
 
-def print_summary(rows: list[dict[str, Any]]) -> None:
+def print_summary(rows: list[dict[str, Any]], statistic: str) -> None:
+    def spread(values: list[float]) -> str:
+        return f"min {min(values):.2f}, median {statistics.median(values):.2f}, max {max(values):.2f}"
+
     for dtype in dict.fromkeys(row["point"]["dtype"] for row in rows):
-        measured = [ratios(row) for row in rows if row["point"]["dtype"] == dtype]
+        measured = [ratios(row, statistic) for row in rows if row["point"]["dtype"] == dtype]
         for name in dict.fromkeys(name for row in measured for name in row):
             values = [row[name] for row in measured if name in row]
-            low, middle, high = min(values), statistics.median(values), max(values)
-            print(f"{dtype} {name}: min {low:.2f}, median {middle:.2f}, max {high:.2f} ({len(values)} cells)")
+            print(f"{dtype} {name}: {spread(values)} ({len(values)} cells)")
+    noise = [row["times_s"]["floor"]["median"] / row["times_s"]["floor"]["min"] for row in rows]
+    print(f"noise, the floor's median / its best: {spread(noise)}")
 
 
-def main() -> None:
-    args = parse()
+def main(argv: list[str] | None = None) -> None:
+    args = parse(argv)
     torch.set_num_threads(args.threads)
     report = {"benchmark": args.benchmark, "machine": machine.facts(), "peers": peers.versions(), "rows": []}
     print(json.dumps({"machine": report["machine"], "peers": report["peers"]}, indent=1))
@@ -93,8 +93,9 @@ def main() -> None:
                 skipped.add(f"{name}: {reason}")
         report["rows"].append({"point": point, **timing.measure(case, 0.3 if args.quick else 1.5)})
         del case  # its tensors go before the next cell's come
-    print_table(report["rows"])
-    print_summary(report["rows"])
+    statistic = "min" if args.best else "median"
+    print_table(report["rows"], statistic)
+    print_summary(report["rows"], statistic)
     if args.json:
         args.json.write_text(json.dumps(report, indent=1) + "\n")
 

@@ -6,6 +6,7 @@ paged attention (a chain: it knows no trees); SGLang's extend attention with the
 
 import math
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -35,108 +36,64 @@ def reference(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True).transpose(0, 1)
 
 
-class Vllm:
+def vllm_attention(operators: Any, q: Tensor, k: Tensor, v: Tensor) -> Callable[[], Tensor]:
     """vLLM's operator on its own cache layout; cache, block table and schedule are prepared outside the timing."""
+    batch, tokens = k.shape[:2]
+    amx = torch.cpu._is_amx_tile_supported() and q.dtype == torch.bfloat16
+    isa = "amx" if amx else "vec"  # as vLLM chooses for this block size
+    blocks = math.ceil(tokens / BLOCK)
+    cache = torch.zeros(batch * blocks, KV_HEADS, 2 * BLOCK, DIM, dtype=q.dtype)
+    k_cache, v_cache = cache.chunk(2, dim=2)
+    table = torch.randperm(batch * blocks, dtype=torch.int32).view(batch, blocks)
+    slot = torch.arange(tokens)
+    slots = (table[:, slot // BLOCK].long() * BLOCK + slot % BLOCK).view(-1)
+    operators.cpu_attn_reshape_and_cache(k.flatten(0, 1), v.flatten(0, 1), k_cache, v_cache, slots, isa)
+    starts = torch.arange(batch + 1, dtype=torch.int32) * (q.shape[0] // batch)
+    lengths = torch.full((batch,), tokens, dtype=torch.int32)
+    causal, alibi, window, softcap, sinks, causal_per_request = True, None, -1, 0.0, None, None
+    schedule = operators.get_scheduler_metadata(
+        batch, HEADS, KV_HEADS, DIM, lengths, q.dtype, starts, causal, window, isa, True, causal_per_request
+    )
+    out = torch.empty_like(q)
+    where = (q, k_cache, v_cache, out, starts, lengths)
+    how = (SCALE, causal, alibi, window, table, softcap, schedule, sinks, causal_per_request)
 
-    def __init__(self, operators: Any, q: Tensor, k: Tensor, v: Tensor) -> None:
-        self.operators, self.q, self.out = operators, q, torch.empty_like(q)
-        batch, tokens = k.shape[:2]
-        amx = torch.cpu._is_amx_tile_supported() and q.dtype == torch.bfloat16
-        isa = "amx" if amx else "vec"  # as vLLM chooses for this block size
-        blocks = math.ceil(tokens / BLOCK)
-        cache = torch.zeros(batch * blocks, KV_HEADS, 2 * BLOCK, DIM, dtype=q.dtype)
-        self.k_cache, self.v_cache = cache.chunk(2, dim=2)
-        self.block_table = torch.randperm(batch * blocks, dtype=torch.int32).view(batch, blocks)
-        slot = torch.arange(tokens)
-        slots = self.block_table[:, slot // BLOCK].long() * BLOCK + slot % BLOCK
-        operators.cpu_attn_reshape_and_cache(
-            k.flatten(0, 1), v.flatten(0, 1), self.k_cache, self.v_cache, slots.view(-1), isa
+    def run() -> Tensor:
+        operators.cpu_attention_with_kv_cache(*where, *how)
+        return out
+
+    return run
+
+
+def sglang_attention(operators: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Callable[[], Tensor]:
+    """SGLang's operators on a pool of tokens, those of a block next to each other."""
+    batch, tokens = k.shape[:2]
+    nodes, blocks = q.shape[0] // batch, math.ceil(tokens / BLOCK)
+    slot = torch.arange(tokens)
+    slots = (torch.randperm(batch * blocks).view(batch, blocks)[:, slot // BLOCK] * BLOCK + slot % BLOCK).int()
+    k_pool, v_pool = torch.zeros(2, batch * blocks * BLOCK, KV_HEADS, DIM, dtype=q.dtype)
+    k_pool[slots.long()], v_pool[slots.long()] = k, v
+    k_new, v_new = (x[:, tokens - nodes :].flatten(0, 1).contiguous() for x in (k, v))
+    requests, lengths = torch.arange(batch), torch.full((batch,), tokens)
+    new_lengths, starts = torch.full((batch,), nodes, dtype=torch.int32), (torch.arange(batch) * nodes).int()
+    masks = mask.expand(batch, -1, -1).contiguous()
+    partial = torch.empty(batch, HEADS, 8, DIM + 1)  # SGLang's own choice: decode splits the context in 8
+    cap, cross_attention, window, encoder_lengths, sinks = 0.0, False, -1, None, None
+    how = (SCALE, cap, cross_attention, window, encoder_lengths, sinks)
+    out = torch.empty_like(q)
+
+    def decode() -> Tensor:
+        operators.decode_attention_cpu(
+            q, k_pool, v_pool, out, None, None, None, partial, slots, requests, lengths, *how
         )
-        self.starts = torch.arange(batch + 1, dtype=torch.int32) * (q.shape[0] // batch)
-        self.lengths = torch.full((batch,), tokens, dtype=torch.int32)
-        self.schedule = operators.get_scheduler_metadata(
-            batch, HEADS, KV_HEADS, DIM, self.lengths, q.dtype, self.starts, True, -1, isa, True, None
-        )
+        return out
 
-    def __call__(self) -> Tensor:
-        self.operators.cpu_attention_with_kv_cache(
-            self.q,
-            self.k_cache,
-            self.v_cache,
-            self.out,
-            self.starts,
-            self.lengths,
-            SCALE,
-            True,  # causal
-            None,  # alibi
-            -1,  # window
-            self.block_table,
-            0.0,  # softcap
-            self.schedule,
-            None,  # sinks
-            None,  # per-request causality
-        )
-        return self.out
+    def extend() -> Tensor:
+        cached = (k_pool, v_pool, slots, requests, lengths)
+        operators.extend_attention_cpu(q, k_new, v_new, out, *cached, new_lengths, starts, nodes, *how, masks)
+        return out
 
-
-class Sglang:
-    """SGLang's operators on a token pool with the tokens of each block contiguous."""
-
-    def __init__(self, operators: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> None:
-        self.operators, self.q, self.out = operators, q, torch.empty_like(q)
-        batch, tokens = k.shape[:2]
-        self.nodes = q.shape[0] // batch
-        context = tokens - self.nodes
-        blocks = math.ceil(tokens / BLOCK)
-        order = torch.randperm(batch * blocks).view(batch, blocks)
-        slot = torch.arange(tokens)
-        self.slots = (order[:, slot // BLOCK] * BLOCK + slot % BLOCK).int()
-        self.k_pool, self.v_pool = torch.zeros(2, batch * blocks * BLOCK, KV_HEADS, DIM, dtype=q.dtype)
-        self.k_pool[self.slots.long()], self.v_pool[self.slots.long()] = k, v
-        self.k_new, self.v_new = (x[:, context:].flatten(0, 1).contiguous() for x in (k, v))
-        self.mask = mask.expand(batch, -1, -1).contiguous()
-        self.requests = torch.arange(batch)
-        self.lengths = torch.full((batch,), tokens)
-        self.new_lengths = torch.full((batch,), self.nodes, dtype=torch.int32)
-        self.starts = (torch.arange(batch) * self.nodes).int()
-        # Scratch of the decode operator: its split of the context into 8 is SGLang's default.
-        self.partial = torch.empty(batch, HEADS, 8, DIM + 1)
-
-    def __call__(self) -> Tensor:
-        rest = (SCALE, 0.0, False, -1, None, None)  # scale, softcap, cross attention, window, encoder lengths, sinks
-        if self.nodes == 1:
-            self.operators.decode_attention_cpu(
-                self.q,
-                self.k_pool,
-                self.v_pool,
-                self.out,
-                None,
-                None,
-                None,
-                self.partial,
-                self.slots,
-                self.requests,
-                self.lengths,
-                *rest,
-            )
-        else:
-            self.operators.extend_attention_cpu(
-                self.q,
-                self.k_new,
-                self.v_new,
-                self.out,
-                self.k_pool,
-                self.v_pool,
-                self.slots,
-                self.requests,
-                self.lengths,
-                self.new_lengths,
-                self.starts,
-                self.nodes,
-                *rest,
-                self.mask,
-            )
-        return self.out
+    return decode if nodes == 1 else extend
 
 
 def paged(x: Tensor, block_table: Tensor) -> Tensor:
@@ -195,12 +152,12 @@ def case(dtype: str, batch: int, context: int, nodes: int) -> Case:
     if isinstance(operators, str):
         skipped["vllm"] = skipped["sglang"] = operators
     else:
-        vllm = [Vllm(operators, q, k, v) for k, v in keys_values]
+        vllm = [vllm_attention(operators, q, k, v) for k, v in keys_values]
         runs["vllm"] = lambda i: vllm[i]()
         if scalar == torch.float32:
             skipped["sglang"] = "its operators take no float32"
         else:
-            sglang = [Sglang(operators, q, k, v, tree) for k, v in keys_values]
+            sglang = [sglang_attention(operators, q, k, v, tree) for k, v in keys_values]
             runs["sglang"] = lambda i: sglang[i]()
 
     # A comparison of equals: everyone's first request against float32.

@@ -16,7 +16,7 @@ from bench import machine
 
 ROTATED_BYTES = 64 << 20  # inputs of a case, all sets together: beyond any L2, so that no run finds its input there
 MAX_SETS = 64
-MIN_SAMPLE_S = 2e-3  # shorter calls are repeated until one sample takes this long
+MIN_SAMPLE_S = 1e-3  # shorter calls are repeated until one sample takes this long
 
 
 def num_sets(bytes_per_set: int) -> int:
@@ -44,17 +44,18 @@ def operator(name: str) -> Any:
         import specdec_ops  # noqa: F401
     except ImportError as error:
         return str(error)
-    if not torch._C._dispatch_has_kernel_for_dispatch_key(f"specdec::{name}", "CPU"):
+    found = getattr(torch.ops.specdec, name, None)
+    if found is None or not torch._C._dispatch_has_kernel_for_dispatch_key(f"specdec::{name}", "CPU"):
         return f"specdec::{name} has no CPU kernel in this build"
-    return getattr(torch.ops.specdec, name)
+    return found
 
 
 def measure(case: Case, seconds: float) -> dict[str, Any]:
-    """Times every run of the case for about `seconds` in all; returns seconds a call and the floor."""
+    """Times every run of the case, for about `seconds` in all; the result goes into the report as it is."""
     runs = dict(case.runs)
     runs["read"] = lambda i: machine.read(case.floor_reads(i))
+    gemm, gemm_flops = machine.gemm(case.floor_dtype)
     if case.floor_flops:
-        gemm, gemm_flops = machine.gemm(case.floor_dtype)
         runs["gemm"] = lambda i: gemm()
 
     # One counter for all runs: between two uses of a set every other set has been used.
@@ -71,7 +72,7 @@ def measure(case: Case, seconds: float) -> dict[str, Any]:
         sample(run, 1)  # warm-up
         calls[name] = max(1, math.ceil(MIN_SAMPLE_S / sample(run, 1)))
     round_s = sum(calls[name] * sample(run, 1) for name, run in runs.items())
-    rounds = min(51, max(3, round(seconds / round_s)))
+    rounds = min(101, max(3, round(seconds / round_s)))
 
     samples: dict[str, list[float]] = {name: [] for name in runs}
     order, shuffle = list(runs), random.Random(0).shuffle
@@ -84,19 +85,9 @@ def measure(case: Case, seconds: float) -> dict[str, Any]:
         name: {"median": statistics.median(values), "min": min(values), "max": max(values)}
         for name, values in samples.items()
     }
-    read = times.pop("read")
-    floor = {"read_s": read["median"], "read_bytes": sum(t.nbytes for t in case.floor_reads(0)), "gemm_s": 0.0}
-    if case.floor_flops:
-        floor["gemm_s"] = case.floor_flops / gemm_flops * times.pop("gemm")["median"]
-        floor["flops"] = case.floor_flops
-    floor["s"] = max(floor["read_s"], floor["gemm_s"])
-    return {
-        "times_s": times,
-        "floor": floor,
-        "partial": sorted(case.partial),
-        "rounds": rounds,
-        "calls": calls,
-        "sets": case.sets,
-        "skipped": case.skipped,
-        "facts": case.facts,
-    }
+    read, gemm_share = times.pop("read"), case.floor_flops / gemm_flops
+    product = times.pop("gemm", dict.fromkeys(read, 0.0))
+    times["floor"] = {key: max(read[key], gemm_share * product[key]) for key in read}
+    floor = {"bytes": sum(t.nbytes for t in case.floor_reads(0)), "flops": case.floor_flops, "read_s": read["median"]}
+    details = {"rounds": rounds, "calls": calls, "sets": case.sets, "partial": sorted(case.partial)}
+    return {"times_s": times, "floor": floor, "facts": case.facts, "skipped": case.skipped, **details}

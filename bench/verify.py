@@ -95,19 +95,9 @@ class Vllm:
         )
         tokens = torch.full((x.batch, x.drafts + 1), -1)
         greedy = torch.zeros(x.batch, dtype=torch.bool)
+        drafted = (x.cu_drafts, draft_tokens, x.draft_probs)
         self.operators.rejection_random_sample_kernel_impl(
-            tokens,
-            x.cu_drafts,
-            draft_tokens,
-            x.draft_probs,
-            probs,
-            bonus,
-            recovered,
-            uniforms,
-            greedy,
-            x.drafts,
-            x.vocab,
-            False,
+            tokens, *drafted, probs, bonus, recovered, uniforms, greedy, x.drafts, x.vocab, False
         )
         return (tokens >= 0).sum(1) - 1, tokens
 
@@ -141,17 +131,9 @@ def case(dtype: str, batch: int, drafts: int, vocab: int) -> Case:
 
         def verify_chain(i: int) -> tuple[Tensor, Tensor]:
             x = steps[i]
-            tokens, accepted, _, _ = ours(
-                x.target,
-                x.tokens,
-                x.cu_nodes,
-                x.uniforms,
-                draft_logits=x.draft,
-                draft_temperature=x.temperature,
-                temperature=x.temperature,
-                rule="rejection",
-                max_nodes=drafts + 1,
-            )
+            q = {"draft_logits": x.draft, "draft_temperature": x.temperature}
+            step = (x.target, x.tokens, x.cu_nodes, x.uniforms)
+            tokens, accepted, _, _ = ours(*step, **q, temperature=x.temperature, max_nodes=drafts + 1)
             return accepted, tokens
 
         runs["ours"] = verify_chain
