@@ -74,8 +74,10 @@ def print_summary(rows: list[dict[str, Any]], statistic: str) -> None:
         for name in dict.fromkeys(name for row in measured for name in row):
             values = [row[name] for row in measured if name in row]
             print(f"{dtype} {name}: {spread(values)} ({len(values)} cells)")
-    noise = [row["times_s"]["floor"]["median"] / row["times_s"]["floor"]["min"] for row in rows]
-    print(f"noise, the floor's median / its best: {spread(noise)}")
+    floors = [row["times_s"]["floor"] for row in rows]
+    print(f"noise, the floor's median / its best: {spread([floor['median'] / floor['min'] for floor in floors])}")
+    kept = [times["undisturbed"] for row in rows for times in row["times_s"].values()]
+    print(f"share of calls that kept their cores: {spread(kept)}")
 
 
 def main(argv: list[str] | None = None) -> None:

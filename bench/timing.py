@@ -3,6 +3,7 @@
 import itertools
 import math
 import random
+import resource
 import statistics
 import time
 from collections.abc import Callable
@@ -16,7 +17,8 @@ from bench import machine
 
 ROTATED_BYTES = 64 << 20  # inputs of a case, all sets together: beyond any L2, so that no run finds its input there
 MAX_SETS = 64
-MIN_SAMPLE_S = 1e-3  # shorter calls are repeated until one sample takes this long
+BURST_S = 1e-3  # a run's turn: as many calls as fit in this time, one at least
+MIN_ROUNDS, MAX_ROUNDS = 3, 100
 
 
 def num_sets(bytes_per_set: int) -> int:
@@ -50,6 +52,19 @@ def operator(name: str) -> Any:
     return found
 
 
+def preemptions() -> int:
+    """How often the system took a core from one of this process's threads."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+
+
+def summary(samples: list[tuple[float, bool]]) -> dict[str, float]:
+    """Of the calls that kept their cores where there are enough of them (others may use this machine), else of all."""
+    undisturbed = [seconds for seconds, kept_cores in samples if kept_cores]
+    values = undisturbed if len(undisturbed) >= MIN_ROUNDS else [seconds for seconds, _ in samples]
+    times = {"median": statistics.median(values), "min": min(values), "max": max(values)}
+    return {**times, "undisturbed": len(undisturbed) / len(samples)}
+
+
 def measure(case: Case, seconds: float) -> dict[str, Any]:
     """Times every run of the case, for about `seconds` in all; the result goes into the report as it is."""
     runs = dict(case.runs)
@@ -61,33 +76,34 @@ def measure(case: Case, seconds: float) -> dict[str, Any]:
     # One counter for all runs: between two uses of a set every other set has been used.
     sets = itertools.cycle(range(case.sets))
 
-    def sample(run: Callable[[int], Any], calls: int) -> float:
-        start = time.perf_counter()
+    def burst(run: Callable[[int], Any], calls: int) -> list[tuple[float, bool]]:
+        """Seconds of each call, and whether all our threads kept their cores during it and the call before."""
+        stamps = [(time.perf_counter(), preemptions())]
         for _ in range(calls):
             run(next(sets))
-        return (time.perf_counter() - start) / calls
+            stamps.append((time.perf_counter(), preemptions()))
+        before = [stamps[0], *stamps]
+        turns = zip(before, stamps, stamps[1:], strict=False)
+        return [(stop[0] - start[0], stop[1] == older[1]) for older, start, stop in turns]
 
     calls = {}
     for name, run in runs.items():
-        sample(run, 1)  # warm-up
-        calls[name] = max(1, math.ceil(MIN_SAMPLE_S / sample(run, 1)))
-    round_s = sum(calls[name] * sample(run, 1) for name, run in runs.items())
-    rounds = min(101, max(3, round(seconds / round_s)))
+        burst(run, 1)  # warm-up
+        calls[name] = math.ceil(BURST_S / min(burst(run, 3))[0])
+    round_s = sum(max(BURST_S, burst(run, 1)[0][0]) for run in runs.values())
+    rounds = min(MAX_ROUNDS, max(MIN_ROUNDS, round(seconds / round_s)))
 
-    samples: dict[str, list[float]] = {name: [] for name in runs}
+    samples: dict[str, list[tuple[float, bool]]] = {name: [] for name in runs}
     order, shuffle = list(runs), random.Random(0).shuffle
     for _ in range(rounds):
         shuffle(order)  # nobody always follows the same neighbour, which leaves the caches as it likes
         for name in order:
-            samples[name].append(sample(runs[name], calls[name]))
+            samples[name] += burst(runs[name], calls[name])
 
-    times = {
-        name: {"median": statistics.median(values), "min": min(values), "max": max(values)}
-        for name, values in samples.items()
-    }
+    times = {name: summary(values) for name, values in samples.items()}
     read, gemm_share = times.pop("read"), case.floor_flops / gemm_flops
     product = times.pop("gemm", dict.fromkeys(read, 0.0))
-    times["floor"] = {key: max(read[key], gemm_share * product[key]) for key in read}
+    times["floor"] = {**read, **{key: max(read[key], gemm_share * product[key]) for key in ("median", "min", "max")}}
     floor = {"bytes": sum(t.nbytes for t in case.floor_reads(0)), "flops": case.floor_flops, "read_s": read["median"]}
     details = {"rounds": rounds, "calls": calls, "sets": case.sets, "partial": sorted(case.partial)}
     return {"times_s": times, "floor": floor, "facts": case.facts, "skipped": case.skipped, **details}
