@@ -64,14 +64,14 @@ void kv_append(const KvAppendParams& p) {
       if (const Slot slot = find_slot(p.table, b, int64_t{p.context_lens[b]} + node - begin))
         appends.push_back({node, slot});
   }
-  const int64_t row_bytes = std::max<int64_t>(1, p.heads * (p.k.head_bytes + p.v.head_bytes));
-  at::parallel_for(0, int64_t(appends.size()), std::max<int64_t>(1, kGrainBytes / row_bytes),
-                   [&](int64_t begin, int64_t end) {
-                     for (int64_t i = begin; i < end; ++i) {
-                       append_row(p.k, p.heads, appends[i]);
-                       append_row(p.v, p.heads, appends[i]);
-                     }
-                   });
+  const int64_t row_bytes = p.heads * (p.k.head_bytes + p.v.head_bytes);
+  const int64_t grain = std::max<int64_t>(1, kGrainBytes / std::max<int64_t>(1, row_bytes));
+  at::parallel_for(0, appends.size(), grain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      append_row(p.k, p.heads, appends[i]);
+      append_row(p.v, p.heads, appends[i]);
+    }
+  });
 }
 
 void kv_rollback(const KvRollbackParams& p) {
