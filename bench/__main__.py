@@ -58,7 +58,8 @@ def print_table(rows: list[dict[str, Any]], statistic: str) -> None:
         line = {axis: str(value) for axis, value in row["point"].items()}
         line.update({f"{name} ms": f"{values[statistic] * 1e3:.3f}" for name, values in row["times_s"].items()})
         numbers = {**ratios(row, statistic), **row["facts"]}
-        lines.append({**line, **{name: f"{value:.2f}" for name, value in numbers.items()}})
+        line.update({name: f"{value:.2f}" for name, value in numbers.items()})
+        lines.append({**line, "clean": "yes" if row["clean"] else "no"})
     columns = list(dict.fromkeys(column for line in lines for column in line))
     widths = [max(len(column), *(len(line.get(column, "-")) for line in lines)) for column in columns]
     for line in [dict(zip(columns, columns, strict=True)), *lines]:
@@ -76,8 +77,7 @@ def print_summary(rows: list[dict[str, Any]], statistic: str) -> None:
             print(f"{dtype} {name}: {spread(values)} ({len(values)} cells)")
     floors = [row["times_s"]["floor"] for row in rows]
     print(f"noise, the floor's median / its best: {spread([floor['median'] / floor['min'] for floor in floors])}")
-    kept = [times["undisturbed"] for row in rows for times in row["times_s"].values()]
-    print(f"share of calls that kept their cores: {spread(kept)}")
+    print(f"clean cells, whose calls kept their cores: {sum(row['clean'] for row in rows)} of {len(rows)}")
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -93,11 +93,14 @@ def main(argv: list[str] | None = None) -> None:
             if f"{name}: {reason}" not in skipped:
                 print(f"skipped {name}: {reason}", file=sys.stderr)
                 skipped.add(f"{name}: {reason}")
+        if not case.runs:
+            continue
         report["rows"].append({"point": point, **timing.measure(case, 0.3 if args.quick else 1.5)})
         del case  # its tensors go before the next cell's come
     statistic = "min" if args.best else "median"
-    print_table(report["rows"], statistic)
-    print_summary(report["rows"], statistic)
+    if report["rows"]:
+        print_table(report["rows"], statistic)
+        print_summary(report["rows"], statistic)
     if args.json:
         args.json.write_text(json.dumps(report, indent=1) + "\n")
 

@@ -62,7 +62,7 @@ def summary(samples: list[tuple[float, bool]]) -> dict[str, float]:
     undisturbed = [seconds for seconds, kept_cores in samples if kept_cores]
     values = undisturbed if len(undisturbed) >= MIN_ROUNDS else [seconds for seconds, _ in samples]
     times = {"median": statistics.median(values), "min": min(values), "max": max(values)}
-    return {**times, "undisturbed": len(undisturbed) / len(samples)}
+    return {**times, "undisturbed": len(undisturbed) / len(samples), "calls": len(samples)}
 
 
 def measure(case: Case, seconds: float) -> dict[str, Any]:
@@ -100,10 +100,11 @@ def measure(case: Case, seconds: float) -> dict[str, Any]:
         for name in order:
             samples[name] += burst(runs[name], calls[name])
 
-    times = {name: summary(values) for name, values in samples.items()}
+    times: dict[str, dict[str, float]] = {name: summary(values) for name, values in samples.items()}
     read, gemm_share = times.pop("read"), case.floor_flops / gemm_flops
     product = times.pop("gemm", dict.fromkeys(read, 0.0))
     times["floor"] = {**read, **{key: max(read[key], gemm_share * product[key]) for key in ("median", "min", "max")}}
     floor = {"bytes": sum(t.nbytes for t in case.floor_reads(0)), "flops": case.floor_flops, "read_s": read["median"]}
-    details = {"rounds": rounds, "calls": calls, "sets": case.sets, "partial": sorted(case.partial)}
+    clean = all(values["undisturbed"] * values["calls"] >= MIN_ROUNDS for values in times.values())
+    details = {"clean": clean, "rounds": rounds, "sets": case.sets, "partial": sorted(case.partial)}
     return {"times_s": times, "floor": floor, "facts": case.facts, "skipped": case.skipped, **details}
