@@ -23,29 +23,33 @@ class TileKernel : public Float32Softmax {
 
   TileKernel(const TreeAttentionParams& p, int64_t max_rows)
       : p_(p),
-        queries_(max_rows * p.d_qk),
-        outputs_(max_rows * p.d_v),
-        converted_(kDirect ? 0 : kKeys * (p.d_qk + p.d_v)),
-        zeros_(std::max(p.d_qk, p.d_v)) {}
+        ldq_(round_up(p.d_qk, kLanes)),
+        ldo_(round_up(p.d_v, kLanes)),
+        queries_(max_rows * ldq_),
+        outputs_(max_rows * ldo_),
+        block_(kKeys * (p.d_qk + p.d_v)),
+        zeros_(std::max(p.d_qk, p.d_v)) {
+    zeros_.clear();
+  }
 
   void start(const Task& task) {
-    for_each_query(p_, task, kTileRows, p_.scale, [&](int64_t r, const float* q) {
-      float* out = queries_.get() + r / kTileRows * kTileRows * p_.d_qk + r % kTileRows;
-      for (int64_t d = 0; d < p_.d_qk; ++d) out[d * kTileRows] = q[d];
+    for_each_query_vector(p_, task, kTileRows, p_.scale, ldq_, [&](int64_t r, const float* q) {
+      transpose_rows(q, ldq_, ldq_, queries_.get() + r / kTileRows * kTileRows * ldq_ + r % kTileRows, kTileRows);
     });
     const int64_t rows = round_up(task.row_end - task.row_begin, kTileRows);
-    std::fill_n(outputs_.get(), (task.head_end - task.head_begin) * rows * p_.d_v, 0.f);
+    std::fill_n(outputs_.get(), (task.head_end - task.head_begin) * rows * ldo_, 0.f);
   }
 
   void fetch(const KeyBlock& block, const KeyBlock& next, int64_t tiles) {
-    float* converted = converted_.get();
+    float* copy = block_.get();
     const auto place = [&](int j, int64_t n) -> const float* {
       if (!block.rows[j]) return zeros_.get();
       const auto* in = reinterpret_cast<const T*>(block.rows[j]);
-      if constexpr (kDirect) return in;
-      widen_row(in, block.scales[j], n, converted);
-      converted += n;
-      return converted - n;
+      if constexpr (std::is_same_v<T, float>)
+        if (tiles == 1) return in;  // a copy pays from the second use on: it has no conflicts in the L1
+      widen_row(in, block.scales[j], n, copy);
+      copy += n;
+      return copy - n;
     };
     for (int j = 0; j < block.count; ++j) keys_[j] = place(j, p_.d_qk);
     for (int j = 0; j < block.count; ++j) values_[j] = place(block.count + j, p_.d_v);
@@ -57,13 +61,13 @@ class TileKernel : public Float32Softmax {
   template <int kVecs>
   void scores(int64_t tile, const KeyBlock& block, float* s) {
     for_each_unroll(block.count, [&](int64_t j, auto unroll) {
-      dots<kVecs, unroll.value>(keys_ + j, queries_.get() + tile * kTileRows * p_.d_qk, s + j * kTileRows);
+      dots<kVecs, unroll.value>(keys_ + j, queries_.get() + tile * kTileRows * ldq_, s + j * kTileRows);
     });
   }
 
   template <int kVecs>
   void accumulate(int64_t tile, const KeyBlock& block, const float* s, const F* alpha) {
-    float* out = outputs_.get() + tile * kTileRows * p_.d_v;
+    float* out = outputs_.get() + tile * kTileRows * ldo_;
     for_each_unroll(p_.d_v, [&](int64_t d, auto unroll) {
       weigh<kVecs, unroll.value>(block.count, d, s, alpha, out + d * kTileRows);
     });
@@ -77,15 +81,14 @@ class TileKernel : public Float32Softmax {
     }
   }
 
-  void output(int64_t tile, int64_t lane, float* row) const {
-    const float* out = outputs_.get() + tile * kTileRows * p_.d_v + lane;
-    for (int64_t d = 0; d < p_.d_v; ++d) row[d] = out[d * kTileRows];
+  void output(int64_t tile, float* rows) const {
+    const float* out = outputs_.get() + tile * kTileRows * ldo_;
+    for (int v = 0; v < kVecs; ++v)
+      transpose_columns(out + v * kLanes, kTileRows, ldo_, rows + v * kLanes * ldo_, ldo_);
   }
 
  private:
   static constexpr int64_t kStep = 16;  // iterations between prefetches
-
-  static constexpr bool kDirect = std::is_same_v<T, float>;
 
   // Covers [0, n) by kUnroll at a time and the rest in smaller steps.
   template <typename Function>
@@ -140,8 +143,9 @@ class TileKernel : public Float32Softmax {
   }
 
   const TreeAttentionParams& p_;
+  const int64_t ldq_, ldo_;          // padded head sizes
   Buffer<float> queries_, outputs_;  // [tile][d][row]
-  Buffer<float> converted_, zeros_;
+  Buffer<float> block_, zeros_;
   const float *keys_[kKeys], *values_[kKeys];
   Prefetcher prefetcher_;
 };
@@ -176,13 +180,15 @@ class FewRowsKernel : public Float32Softmax {
         ldo_(round_up(p.d_v, kLanes)),
         queries_(max_rows * ldq_),
         outputs_(max_rows * ldo_),
-        zeros_(std::max(p.d_qk, p.d_v)) {}
+        zeros_(std::max(p.d_qk, p.d_v)) {
+    zeros_.clear();
+  }
 
   void start(const Task& task) {
     rows_ = task.row_end - task.row_begin;
     tiles_ = (rows_ + kTileRows - 1) / kTileRows;
-    for_each_query(p_, task, kTileRows, p_.scale,
-                   [&](int64_t r, const float* q) { std::copy_n(q, p_.d_qk, queries_.get() + r * ldq_); });
+    for_each_query_vector(p_, task, kTileRows, p_.scale, ldq_,
+                          [&](int64_t r, const float* q) { std::copy_n(q, kLanes * ldq_, queries_.get() + r * ldq_); });
     std::fill_n(outputs_.get(), (task.head_end - task.head_begin) * tiles_ * kTileRows * ldo_, 0.f);
   }
 
@@ -219,8 +225,8 @@ class FewRowsKernel : public Float32Softmax {
     store(s + (j + 1) * kTileRows, odd[0]);
   }
 
-  void output(int64_t tile, int64_t lane, float* row) const {
-    std::copy_n(outputs_.get() + (tile * kTileRows + lane) * ldo_, p_.d_v, row);
+  void output(int64_t tile, float* rows) const {
+    std::copy_n(outputs_.get() + tile * kTileRows * ldo_, kTileRows * ldo_, rows);
   }
 
  private:

@@ -36,20 +36,57 @@ SPECDEC_INLINE F select(I condition, F a, F b) { return condition ? a : b; }
 
 constexpr int64_t round_up(int64_t x, int64_t multiple) { return (x + multiple - 1) / multiple * multiple; }
 
-// Cache-line aligned scratch; zeroed, so that padding is finite.
-template <typename T>
-class Buffer {
+// Scratch of one thread, kept from call to call: fresh pages would cost a short request more than its attention.
+class Arena {
  public:
-  explicit Buffer(int64_t size) : data_(static_cast<T*>(::operator new(size * sizeof(T), kAlign))) {
-    std::memset(static_cast<void*>(data_), 0, size * sizeof(T));
+  static Arena& of_thread() {
+    static thread_local Arena arena;
+    return arena;
   }
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
-  ~Buffer() { ::operator delete(data_, kAlign); }
-  T* get() const { return data_; }
+  Arena() = default;
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+  ~Arena() { ::operator delete(memory_, kAlign); }
+
+  char* take(int64_t bytes) {
+    ++live_;
+    used_ += bytes;
+    if (used_ <= capacity_) return memory_ + used_ - bytes;
+    return static_cast<char*>(::operator new(bytes, kAlign));  // until the arena can grow
+  }
+  void give_back(char* data) {
+    if (data < memory_ || data >= memory_ + capacity_) ::operator delete(data, kAlign);
+    if (--live_ > 0) return;
+    if (used_ > capacity_) {
+      ::operator delete(memory_, kAlign);
+      capacity_ = 0;
+      memory_ = static_cast<char*>(::operator new(used_, kAlign));
+      capacity_ = used_;
+    }
+    used_ = 0;
+  }
 
  private:
   static constexpr std::align_val_t kAlign{64};
+  char* memory_ = nullptr;
+  int64_t capacity_ = 0, used_ = 0, live_ = 0;
+};
+
+// A cache-line aligned piece of the thread's scratch, not initialised.
+template <typename T>
+class Buffer {
+ public:
+  explicit Buffer(int64_t size)
+      : size_(size),
+        data_(reinterpret_cast<T*>(Arena::of_thread().take(round_up(std::max<int64_t>(size, 1) * sizeof(T), 64)))) {}
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  ~Buffer() { Arena::of_thread().give_back(reinterpret_cast<char*>(data_)); }
+  T* get() const { return data_; }
+  void clear() { std::memset(static_cast<void*>(data_), 0, size_ * sizeof(T)); }
+
+ private:
+  const int64_t size_;
   T* data_;
 };
 
@@ -141,20 +178,66 @@ void slot_range(const TreeAttentionParams& p, const Request& request, int64_t fi
   *begin = std::min(*begin, *end);
 }
 
-// Calls function(i, q) for the queries of a task, as float32 times `factor`; each head's rows start a new tile.
+// Lane j of v[i] changes places with lane i of v[j]; only moves bits.
+SPECDEC_INLINE void transpose(F (&v)[kLanes]) {
+  for (int step = 1; step < kLanes; step *= 2) {
+    I low, high;
+    for (int i = 0; i < kLanes; ++i) {
+      low[i] = i & step ? i - step + kLanes : i;
+      high[i] = i & step ? i + kLanes : i + step;
+    }
+    for (int i = 0; i < kLanes; ++i) {
+      if (i & step) continue;
+      const F a = v[i], b = v[i + step];
+      v[i] = __builtin_shuffle(a, b, low);
+      v[i + step] = __builtin_shuffle(a, b, high);
+    }
+  }
+}
+
+// out[j][i] = in[i][j] for kLanes i and n j; both are padded to whole vectors.
+inline void transpose_rows(const float* in, int64_t in_stride, int64_t n, float* out, int64_t out_stride) {
+  for (int64_t j = 0; j < n; j += kLanes) {
+    F v[kLanes];
+    for (int i = 0; i < kLanes; ++i) v[i] = load(in + i * in_stride + j);
+    transpose(v);
+    for (int i = 0; i < kLanes; ++i) store(out + (j + i) * out_stride, v[i]);
+  }
+}
+
+// out[i][j] = in[j][i] for kLanes i and n j, padded likewise.
+inline void transpose_columns(const float* in, int64_t in_stride, int64_t n, float* out, int64_t out_stride) {
+  for (int64_t j = 0; j < n; j += kLanes) {
+    F v[kLanes];
+    for (int i = 0; i < kLanes; ++i) v[i] = load(in + (j + i) * in_stride);
+    transpose(v);
+    for (int i = 0; i < kLanes; ++i) store(out + i * out_stride + j, v[i]);
+  }
+}
+
+// Calls function(first, q) for each kLanes rows of a task: their queries as float32 times `factor`, rows `stride` apart
+// and padded with zeros. Each head's rows start a new tile.
 template <typename Function>
-void for_each_query(const TreeAttentionParams& p, const Task& task, int64_t tile_rows, float factor,
-                    Function function) {
+void for_each_query_vector(const TreeAttentionParams& p, const Task& task, int64_t tile_rows, float factor,
+                           int64_t stride, Function function) {
   const int64_t group = p.heads / p.kv_heads, rows = task.row_end - task.row_begin;
-  std::vector<float> query(p.d_qk);
+  Buffer<float> queries(kLanes * stride);
   with_float(p.q_dtype, [&](auto t) {
     for (int64_t kv_head = task.head_begin; kv_head < task.head_end; ++kv_head) {
-      for (int64_t r = 0; r < rows; ++r) {
-        const int64_t node = task.request->first_node + (task.row_begin + r) / group;
-        const int64_t head = kv_head * group + (task.row_begin + r) % group;
-        const auto* q = static_cast<const decltype(t)*>(p.q) + node * p.q_strides[0] + head * p.q_strides[1];
-        widen_row(q, factor, p.d_qk, query.data());
-        function((kv_head - task.head_begin) * round_up(rows, tile_rows) + r, query.data());
+      for (int64_t first = 0; first < rows; first += kLanes) {
+        for (int64_t i = 0; i < kLanes; ++i) {
+          float* query = queries.get() + i * stride;
+          if (first + i >= rows) {
+            std::fill_n(query, stride, 0.f);
+            continue;
+          }
+          const int64_t row = task.row_begin + first + i;
+          const int64_t node = task.request->first_node + row / group, head = kv_head * group + row % group;
+          widen_row(static_cast<const decltype(t)*>(p.q) + node * p.q_strides[0] + head * p.q_strides[1], factor,
+                    p.d_qk, query);
+          std::fill(query + p.d_qk, query + stride, 0.f);
+        }
+        function((kv_head - task.head_begin) * round_up(rows, tile_rows) + first, queries.get());
       }
     }
   });
@@ -409,7 +492,7 @@ class Results {
 //   fetch(block, next, tiles)        bring the keys and values to where the next two want them; `next` comes after it
 //   scores<kVecs>(tile, block, s)    S^T <- K Q^T
 //   accumulate<kVecs>(tile, block, s, alpha)    O <- alpha O + P V
-//   output(tile, lane, out)          one row of O
+//   output(tile, out)                O, kTileRows rows of round_up(d_v, kLanes)
 //   exp_of, store_probabilities      see online_softmax
 template <class Kernel>
 class Worker {
@@ -422,7 +505,7 @@ class Worker {
         visibility_(p, Kernel::kTileRows),
         scores_((Kernel::kKeys + kLanes) * Kernel::kTileRows),
         state_(2 * max_rows),
-        row_(round_up(p.d_v, kLanes)) {}
+        rows_(Kernel::kTileRows * round_up(p.d_v, kLanes)) {}
 
   void run(const Task& task) {
     const int64_t rows = task.row_end - task.row_begin, heads = task.head_end - task.head_begin;
@@ -456,10 +539,14 @@ class Worker {
           run_tile<Kernel::kTileRows / kLanes>(tile, first_tile + tile, block, reference + at, sum + at);
       }
     }
-    for (int64_t r = 0; r < heads * rows; ++r) {
-      const int64_t at = r / rows * tiles * Kernel::kTileRows + r % rows;
-      kernel_.output(at / Kernel::kTileRows, at % Kernel::kTileRows, row_.get());
-      results_.put(task, r, row_.get(), reference[at], sum[at]);
+    const int64_t stride = round_up(p_.d_v, kLanes);
+    for (int64_t tile = 0; tile < heads * tiles; ++tile) {
+      kernel_.output(tile, rows_.get());
+      const int64_t first = tile % tiles * Kernel::kTileRows;
+      for (int64_t i = 0; i < std::min<int64_t>(Kernel::kTileRows, rows - first); ++i) {
+        const int64_t at = tile * Kernel::kTileRows + i;
+        results_.put(task, tile / tiles * rows + first + i, rows_.get() + i * stride, reference[at], sum[at]);
+      }
     }
   }
 
@@ -492,7 +579,7 @@ class Worker {
   const Results& results_;
   Kernel kernel_;
   Visibility visibility_;
-  Buffer<float> scores_, state_, row_;
+  Buffer<float> scores_, state_, rows_;
 };
 
 // Rows that no request covers: nothing visible.
