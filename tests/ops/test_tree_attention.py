@@ -1,5 +1,5 @@
-"""Tolerances, relative to values of order one: float32 kernels accumulate in float32; bfloat16 and float16 outputs carry
-half a unit in the last place of rounding, and AMX rounds the probabilities to bfloat16 as well."""
+"""Tolerances, relative to values of order one: float32 kernels accumulate in float32; bfloat16 and float16 outputs
+carry half a unit in the last place of rounding, and AMX rounds the probabilities to bfloat16 as well."""
 
 import math
 import os
@@ -444,7 +444,7 @@ def test_bad_arguments():
         with pytest.raises(ValueError, match=message):
             specdec_ops.tree_attention(*changed, **{**kwargs, **changes})
 
-    q, k, v, table, lens, cu, mask = args
+    q, k, v, table, _lens, cu, mask = args
     fails("q: expected dtype float32 or bfloat16 or float16, got float64", 0, q.double())
     fails(r"q: expected shape \[\*, \*, \*\], got", 0, q[0])
     fails(
