@@ -1,8 +1,9 @@
 """Builds `specdec_ops/_C.so`: the operators' schemas and the CPU backend.
 
 Every source in `kernels/cpu` except `dispatch.cpp` is compiled once per CPU capability (see `kernels/cpu/dispatch.h`),
-the sources in `bindings` once. Ninja does the work, so that a second build compiles only what changed; ccache is used
-when it is on PATH. `SPECDEC_SANITIZE=1` builds with AddressSanitizer and UndefinedBehaviorSanitizer.
+those named `*_amx.cpp` for AMX alone, and the sources in `bindings` once. Ninja does the work, so that a second build
+compiles only what changed; ccache is used when it is on PATH. `SPECDEC_SANITIZE=1` builds with AddressSanitizer and
+UndefinedBehaviorSanitizer.
 """
 
 import os
@@ -22,6 +23,7 @@ CAPABILITIES = {"baseline": ""}
 if platform.machine() == "x86_64":
     CAPABILITIES["avx2"] = "-mavx2 -mfma -mf16c"
     CAPABILITIES["avx512"] = "-mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c"
+    CAPABILITIES["amx"] = CAPABILITIES["avx512"] + " -mamx-tile -mamx-bf16"
 
 
 class NinjaBuild(build_ext):
@@ -72,7 +74,7 @@ class NinjaBuild(build_ext):
         compile_source(ROOT / "kernels/cpu/dispatch.cpp")
         for capability, extra in CAPABILITIES.items():
             for source in sorted((ROOT / "kernels/cpu").glob("*.cpp")):
-                if source.name != "dispatch.cpp":
+                if source.name != "dispatch.cpp" and (capability == "amx") == source.stem.endswith("_amx"):
                     compile_source(source, f".{capability}", f"{extra} -DSPECDEC_CAPABILITY={capability}")
         writer.build(str(target), "link", objects)
         writer.default(str(target))

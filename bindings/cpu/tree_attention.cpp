@@ -74,7 +74,12 @@ std::tuple<at::Tensor, at::Tensor> tree_attention(const at::Tensor& q, const at:
   p.scale = static_cast<float>(scale);
   p.softcap = static_cast<float>(softcap);
   p.scale_per_token = k_scale && k_scale->dim() == 3;
-  cpu::tree_attention(p);
+#if defined(__x86_64__)
+  if (p.cache_dtype == DType::kBFloat16 && p.d_v % 8 == 0 && cpu::has_amx_bf16())
+    cpu::amx::tree_attention(p);
+  else
+#endif
+    cpu::tree_attention(p);
   return {out, lse};
 }
 

@@ -14,6 +14,10 @@ enum class Capability { kBaseline, kAvx2, kAvx512 };
 // Follows torch's own choice, so that ATEN_CPU_CAPABILITY=default|avx2|avx512 applies to these kernels as well.
 Capability capability();
 
+// Whether AMX tiles with bfloat16 may be used: beside AVX-512 the CPU and the kernel's permission are needed.
+// SPECDEC_AMX=0 turns it off.
+bool has_amx_bf16();
+
 }  // namespace specdec::cpu
 
 #if defined(__x86_64__)

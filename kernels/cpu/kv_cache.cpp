@@ -57,9 +57,10 @@ struct Move {
 void kv_append(const KvAppendParams& p) {
   std::vector<Append> appends;
   appends.reserve(p.num_nodes);
+  int64_t end = std::clamp<int64_t>(p.cu_nodes[0], 0, p.num_nodes);
   for (int64_t b = 0; b < p.table.batch; ++b) {
-    const int64_t begin = std::max(p.cu_nodes[b], 0);
-    const int64_t end = std::min<int64_t>(p.cu_nodes[b + 1], p.num_nodes);
+    const int64_t begin = end;
+    end = std::clamp<int64_t>(p.cu_nodes[b + 1], begin, p.num_nodes);
     for (int64_t node = begin; node < end; ++node)
       if (const Slot slot = find_slot(p.table, b, int64_t{p.context_lens[b]} + node - begin))
         appends.push_back({node, slot});

@@ -64,22 +64,19 @@ void tree_mask(const TreeMaskParams& p) {
   const int64_t words = (p.max_nodes + 63) / 64;
   std::fill_n(p.mask, p.num_nodes * words, 0);
   std::fill_n(p.depth, p.num_nodes, 0);
-  // A row belongs to the first request that claims it, so that overlapping requests do not write over each other.
-  std::vector<int64_t> begin(p.batch), end(p.batch);
-  int64_t claimed = 0;
-  for (int64_t b = 0; b < p.batch; ++b) {
-    begin[b] = std::clamp<int64_t>(p.cu_nodes[b], claimed, p.num_nodes);
-    end[b] = std::min<int64_t>(p.num_nodes, p.cu_nodes[b + 1]);
-    claimed = std::max(claimed, end[b]);
-  }
+  // Made ascending, so that no two requests write one row whatever cu_nodes holds.
+  std::vector<int64_t> bounds(p.batch + 1);
+  for (int64_t b = 0; b <= p.batch; ++b)
+    bounds[b] = std::clamp<int64_t>(p.cu_nodes[b], b ? bounds[b - 1] : 0, p.num_nodes);
   const int64_t grain = std::max<int64_t>(1, kGrainNodes * p.batch / std::max<int64_t>(1, p.num_nodes * words));
-  at::parallel_for(0, p.batch, grain, [&](int64_t first, int64_t last) {
-    for (int64_t b = first; b < last; ++b) {
-      uint64_t* mask = p.mask + begin[b] * words;
-      int32_t* depth = p.depth + begin[b];
-      const int64_t nodes = std::min(end[b] - begin[b], p.max_nodes);
+  at::parallel_for(0, p.batch, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t b = begin; b < end; ++b) {
+      const int32_t* parents = p.parents + bounds[b];
+      uint64_t* mask = p.mask + bounds[b] * words;
+      int32_t* depth = p.depth + bounds[b];
+      const int64_t nodes = std::min(bounds[b + 1] - bounds[b], p.max_nodes);
       for (int64_t i = 0; i < nodes; ++i) {
-        const int64_t parent = p.parents[begin[b] + i];
+        const int64_t parent = parents[i];
         if (parent >= 0 && parent < i) {
           std::copy_n(mask + parent * words, words, mask + i * words);
           depth[i] = depth[parent] + 1;

@@ -23,25 +23,36 @@ class TileKernel : public Float32Softmax {
 
   TileKernel(const TreeAttentionParams& p, int64_t max_rows)
       : p_(p),
-        ldv_(round_up(p.d_v, kUnroll / 3)),
-        queries_(round_up(max_rows, kTileRows) * p.d_qk),
-        outputs_(round_up(max_rows, kTileRows) * ldv_),
-        keys_((kKeys + kUnroll) * p.d_qk),
-        values_(kKeys * ldv_) {}
+        ldq_(round_up(p.d_qk, kLanes)),
+        ldo_(round_up(p.d_v, kLanes)),
+        queries_(max_rows * ldq_),
+        outputs_(max_rows * ldo_),
+        block_(kKeys * (p.d_qk + p.d_v)),
+        zeros_(std::max(p.d_qk, p.d_v)) {
+    zeros_.clear();
+  }
 
   void start(const Task& task) {
-    for_each_query(p_, task, p_.scale, [&](int64_t r, const float* q) {
-      float* out = queries_.get() + r / kTileRows * kTileRows * p_.d_qk + r % kTileRows;
-      for (int64_t d = 0; d < p_.d_qk; ++d) out[d * kTileRows] = q[d];
+    for_each_query_vector(p_, task, kTileRows, p_.scale, ldq_, [&](int64_t r, const float* q) {
+      transpose_rows(q, ldq_, ldq_, queries_.get() + r / kTileRows * kTileRows * ldq_ + r % kTileRows, kTileRows);
     });
-    std::fill_n(outputs_.get(), round_up(task.row_end - task.row_begin, kTileRows) * ldv_, 0.f);
+    const int64_t rows = round_up(task.row_end - task.row_begin, kTileRows);
+    std::fill_n(outputs_.get(), (task.head_end - task.head_begin) * rows * ldo_, 0.f);
   }
 
   void fetch(const KeyBlock& block, const KeyBlock& next, int64_t tiles) {
-    for (int j = 0; j < block.count; ++j) {
-      convert(block.rows[j], block.scales[j], p_.d_qk, keys_.get() + j * p_.d_qk);
-      convert(block.rows[block.count + j], block.scales[block.count + j], p_.d_v, values_.get() + j * ldv_);
-    }
+    float* copy = block_.get();
+    const auto place = [&](int j, int64_t n) -> const float* {
+      if (!block.rows[j]) return zeros_.get();
+      const auto* in = reinterpret_cast<const T*>(block.rows[j]);
+      if constexpr (std::is_same_v<T, float>)
+        if (tiles == 1) return in;  // a copy pays from the second use on: it has no conflicts in the L1
+      widen_row(in, block.scales[j], n, copy);
+      copy += n;
+      return copy - n;
+    };
+    for (int j = 0; j < block.count; ++j) keys_[j] = place(j, p_.d_qk);
+    for (int j = 0; j < block.count; ++j) values_[j] = place(block.count + j, p_.d_v);
     const int64_t key_steps = (block.count + kUnroll - 1) / kUnroll * (p_.d_qk / kStep + 1);
     const int64_t value_steps = (p_.d_v + kUnroll - 1) / kUnroll * (block.count / kStep + 1);
     prefetcher_.start(next, p_.d_qk * sizeof(T), p_.d_v * sizeof(T), tiles * (key_steps + value_steps));
@@ -49,17 +60,16 @@ class TileKernel : public Float32Softmax {
 
   template <int kVecs>
   void scores(int64_t tile, const KeyBlock& block, float* s) {
-    const float* q = queries_.get() + tile * kTileRows * p_.d_qk;
     for_each_unroll(block.count, [&](int64_t j, auto unroll) {
-      product<kVecs, unroll.value>(keys_.get() + j * p_.d_qk, p_.d_qk, 1, q, p_.d_qk, s + j * kTileRows, nullptr);
+      dots<kVecs, unroll.value>(keys_ + j, queries_.get() + tile * kTileRows * ldq_, s + j * kTileRows);
     });
   }
 
   template <int kVecs>
   void accumulate(int64_t tile, const KeyBlock& block, const float* s, const F* alpha) {
-    float* out = outputs_.get() + tile * kTileRows * ldv_;
+    float* out = outputs_.get() + tile * kTileRows * ldo_;
     for_each_unroll(p_.d_v, [&](int64_t d, auto unroll) {
-      product<kVecs, unroll.value>(values_.get() + d, 1, ldv_, s, block.count, out + d * kTileRows, alpha);
+      weigh<kVecs, unroll.value>(block.count, d, s, alpha, out + d * kTileRows);
     });
   }
 
@@ -71,59 +81,72 @@ class TileKernel : public Float32Softmax {
     }
   }
 
-  void output(int64_t tile, int64_t lane, float* row) const {
-    const float* out = outputs_.get() + tile * kTileRows * ldv_ + lane;
-    for (int64_t d = 0; d < p_.d_v; ++d) row[d] = out[d * kTileRows];
+  void output(int64_t tile, float* rows) const {
+    const float* out = outputs_.get() + tile * kTileRows * ldo_;
+    for (int v = 0; v < kVecs; ++v)
+      transpose_columns(out + v * kLanes, kTileRows, ldo_, rows + v * kLanes * ldo_, ldo_);
   }
 
  private:
   static constexpr int64_t kStep = 16;  // iterations between prefetches
 
-  static void convert(const char* in, float scale, int64_t n, float* out) {
-    if (in)
-      widen_row(reinterpret_cast<const T*>(in), scale, n, out);
-    else
-      std::fill_n(out, n, 0.f);
-  }
-
-  // Covers [0, n) by kUnroll at a time, then by 2/3 and 1/3 of it; the last may run past n, into padding.
+  // Covers [0, n) by kUnroll at a time and the rest in smaller steps.
   template <typename Function>
   static SPECDEC_INLINE void for_each_unroll(int64_t n, Function function) {
     int64_t i = 0;
-    for (; n - i > kUnroll * 2 / 3; i += kUnroll) function(i, std::integral_constant<int, kUnroll>{});
-    if (n - i > kUnroll / 3)
-      function(i, std::integral_constant<int, kUnroll * 2 / 3>{});
-    else if (n - i > 0)
-      function(i, std::integral_constant<int, kUnroll / 3>{});
+    for (; i + kUnroll <= n; i += kUnroll) function(i, std::integral_constant<int, kUnroll>{});
+    for (; i + kUnroll / 3 <= n; i += kUnroll / 3) function(i, std::integral_constant<int, kUnroll / 3>{});
+    for (; i < n; ++i) function(i, std::integral_constant<int, 1>{});
   }
 
-  // C[t][row] = sum over i of a[t * tile_stride + i * step_stride] * b[i][row], plus alpha[row] * C[t][row] if alpha.
+  // s[t][row] = keys[t] . Q^T[.][row]
   template <int kVecs, int kUnrolled>
-  void __attribute__((noinline)) product(const float* a, int64_t tile_stride, int64_t step_stride, const float* b,
-                                         int64_t steps, float* c, const F* alpha) {
-    F sum[kUnrolled][kVecs];
-    for (int t = 0; t < kUnrolled; ++t)
-      for (int v = 0; v < kVecs; ++v) sum[t][v] = alpha ? load(c + t * kTileRows + v * kLanes) * alpha[v] : F{};
-    for (int64_t i = 0; i < steps;) {
+  void __attribute__((noinline)) dots(const float* const* keys, const float* queries, float* s) {
+    const float* key[kUnrolled];
+    F sum[kUnrolled][kVecs] = {};
+    for (int t = 0; t < kUnrolled; ++t) key[t] = keys[t];
+    for (int64_t d = 0; d < p_.d_qk;) {
       prefetcher_.step();
-      for (const int64_t end = std::min(i + kStep, steps); i < end; ++i, a += step_stride, b += kTileRows) {
+      for (const int64_t end = std::min(d + kStep, p_.d_qk); d < end; ++d, queries += kTileRows) {
         F row[kVecs];
-        for (int v = 0; v < kVecs; ++v) row[v] = load(b + v * kLanes);
+        for (int v = 0; v < kVecs; ++v) row[v] = load(queries + v * kLanes);
         for (int t = 0; t < kUnrolled; ++t) {
-          const F x = splat(a[t * tile_stride]);
+          const F x = splat(key[t][d]);
           for (int v = 0; v < kVecs; ++v) sum[t][v] += x * row[v];
         }
       }
     }
     for (int t = 0; t < kUnrolled; ++t)
-      for (int v = 0; v < kVecs; ++v) store(c + t * kTileRows + v * kLanes, sum[t][v]);
+      for (int v = 0; v < kVecs; ++v) store(s + t * kTileRows + v * kLanes, sum[t][v]);
+  }
+
+  // out[t][row] <- alpha[row] * out[t][row] + sum over keys of V[key][d + t] * p[key][row]
+  template <int kVecs, int kUnrolled>
+  void __attribute__((noinline)) weigh(int count, int64_t d, const float* p, const F* alpha, float* out) {
+    F sum[kUnrolled][kVecs];
+    for (int t = 0; t < kUnrolled; ++t)
+      for (int v = 0; v < kVecs; ++v) sum[t][v] = load(out + t * kTileRows + v * kLanes) * alpha[v];
+    for (int j = 0; j < count;) {
+      prefetcher_.step();
+      for (const int end = std::min<int>(j + kStep, count); j < end; ++j, p += kTileRows) {
+        const float* value = values_[j] + d;
+        F row[kVecs];
+        for (int v = 0; v < kVecs; ++v) row[v] = load(p + v * kLanes);
+        for (int t = 0; t < kUnrolled; ++t) {
+          const F x = splat(value[t]);
+          for (int v = 0; v < kVecs; ++v) sum[t][v] += x * row[v];
+        }
+      }
+    }
+    for (int t = 0; t < kUnrolled; ++t)
+      for (int v = 0; v < kVecs; ++v) store(out + t * kTileRows + v * kLanes, sum[t][v]);
   }
 
   const TreeAttentionParams& p_;
-  const int64_t ldv_;
-  Buffer<float> queries_;  // [tile][d][row]
-  Buffer<float> outputs_;  // [tile][d][row]
-  Buffer<float> keys_, values_;
+  const int64_t ldq_, ldo_;          // padded head sizes
+  Buffer<float> queries_, outputs_;  // [tile][d][row]
+  Buffer<float> block_, zeros_;
+  const float *keys_[kKeys], *values_[kKeys];
   Prefetcher prefetcher_;
 };
 
@@ -155,15 +178,18 @@ class FewRowsKernel : public Float32Softmax {
       : p_(p),
         ldq_(round_up(p.d_qk, kLanes)),
         ldo_(round_up(p.d_v, kLanes)),
-        queries_(round_up(max_rows, kRows) * ldq_),
-        outputs_(round_up(max_rows, kRows) * ldo_),
-        zeros_(std::max(p.d_qk, p.d_v)) {}
+        queries_(max_rows * ldq_),
+        outputs_(max_rows * ldo_),
+        zeros_(std::max(p.d_qk, p.d_v)) {
+    zeros_.clear();
+  }
 
   void start(const Task& task) {
     rows_ = task.row_end - task.row_begin;
-    for_each_query(p_, task, p_.scale,
-                   [&](int64_t r, const float* q) { std::copy_n(q, p_.d_qk, queries_.get() + r * ldq_); });
-    std::fill_n(outputs_.get(), round_up(rows_, kRows) * ldo_, 0.f);
+    tiles_ = (rows_ + kTileRows - 1) / kTileRows;
+    for_each_query_vector(p_, task, kTileRows, p_.scale, ldq_,
+                          [&](int64_t r, const float* q) { std::copy_n(q, kLanes * ldq_, queries_.get() + r * ldq_); });
+    std::fill_n(outputs_.get(), (task.head_end - task.head_begin) * tiles_ * kTileRows * ldo_, 0.f);
   }
 
   void fetch(const KeyBlock& block, const KeyBlock& next, int64_t tiles) {
@@ -199,8 +225,8 @@ class FewRowsKernel : public Float32Softmax {
     store(s + (j + 1) * kTileRows, odd[0]);
   }
 
-  void output(int64_t tile, int64_t lane, float* row) const {
-    std::copy_n(outputs_.get() + (tile * kTileRows + lane) * ldo_, p_.d_v, row);
+  void output(int64_t tile, float* rows) const {
+    std::copy_n(outputs_.get() + tile * kTileRows * ldo_, kTileRows * ldo_, rows);
   }
 
  private:
@@ -208,7 +234,7 @@ class FewRowsKernel : public Float32Softmax {
   static constexpr int kDotKeys = kLanes == 16 ? 4 : 2;  // times kRows accumulators
   static constexpr int kWide = kLanes == 16 ? 4 : 2;     // vectors of d at once, times kRows accumulators
 
-  int64_t live_rows(int64_t tile) const { return std::min<int64_t>(kTileRows, rows_ - tile * kTileRows); }
+  int64_t live_rows(int64_t tile) const { return std::min<int64_t>(kTileRows, rows_ - tile % tiles_ * kTileRows); }
 
   static SPECDEC_INLINE F load_some(const T* in, int64_t n) {
     return n == kLanes ? load(in) : load_partial(in, n, 0.f);
@@ -260,7 +286,7 @@ class FewRowsKernel : public Float32Softmax {
 
   const TreeAttentionParams& p_;
   const int64_t ldq_, ldo_;
-  int64_t rows_ = 0;
+  int64_t rows_ = 0, tiles_ = 0;     // of each head
   Buffer<float> queries_, outputs_;  // [row][d]
   Buffer<T> zeros_;
   const T* cache_rows_[2 * kKeys];

@@ -44,4 +44,11 @@ struct MergeAttentionParams {
 SPECDEC_CPU_KERNEL(tree_attention, TreeAttentionParams)
 SPECDEC_CPU_KERNEL(merge_attention, MergeAttentionParams)
 
+#if defined(__x86_64__)
+// For a bfloat16 cache and query where has_amx_bf16() and d_v is a multiple of 8.
+namespace amx {
+void tree_attention(const TreeAttentionParams&);
+}
+#endif
+
 }  // namespace specdec::cpu

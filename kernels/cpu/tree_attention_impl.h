@@ -1,11 +1,13 @@
 // What every tree attention kernel shares: how the work is cut into tasks, where keys lie, who sees them, the online
 // softmax and how results leave.
 //
-// A task is a block of query rows of one request and one KV head (row = node * group + head of the group) against a
-// range of slots. The ranges depend on the request's own sizes and on static arguments alone, so that neither the rest
-// of the batch nor the number of threads changes a result. A kernel keeps the rows in the lanes of its vectors: the
-// scores of a tile are S^T [key][row], the output is O^T [d][row], and the softmax state is a vector a tile, without a
-// horizontal reduction anywhere.
+// A task is a block of query rows of one request (row = node * group + head of the group), for some KV heads, against a
+// range of slots. It goes through the slots block by block and through the heads within a block: the rows of one head
+// lie a whole token apart, and reading a token's heads soon after each other is 1.5 to 2 times as fast as one head's
+// whole context at a time. What is cut where depends on the request's own sizes and on static arguments alone, so that
+// neither the rest of the batch nor the number of threads changes a result. A kernel keeps the rows in the lanes of its
+// vectors: the scores of a tile are S^T [key][row], the output is O^T [d][row], and the softmax state is a vector a
+// tile, without a horizontal reduction anywhere.
 #pragma once
 
 #include <ATen/Parallel.h>
@@ -24,29 +26,67 @@ namespace specdec::cpu::SPECDEC_CAPABILITY {
 
 namespace {
 
-constexpr int64_t kSplitSlots = 4096;           // a longer context becomes several tasks
-constexpr int64_t kRowBlockBytes = 512 * 1024;  // of float32 queries and outputs: half a usual L2
-constexpr int kMaxKeys = 256;                   // keys a block, at most
+constexpr int64_t kStateBytes = 512 * 1024;  // of a task's float32 queries and outputs: half a usual L2
+constexpr int64_t kTasksPerRequest = 16;     // slots are split until there are as many...
+constexpr int64_t kMinSplit = 256;           // ...but not further than this
+constexpr int kMaxKeys = 256;                // keys a block, at most
 
 SPECDEC_INLINE I splat_int(int32_t x) { return I{} + x; }
 SPECDEC_INLINE F select(I condition, F a, F b) { return condition ? a : b; }
 
 constexpr int64_t round_up(int64_t x, int64_t multiple) { return (x + multiple - 1) / multiple * multiple; }
 
-// Cache-line aligned scratch; zeroed, so that padding is finite.
-template <typename T>
-class Buffer {
+// Scratch of one thread, kept from call to call: fresh pages would cost a short request more than its attention.
+class Arena {
  public:
-  explicit Buffer(int64_t size) : data_(static_cast<T*>(::operator new(size * sizeof(T), kAlign))) {
-    std::memset(static_cast<void*>(data_), 0, size * sizeof(T));
+  static Arena& of_thread() {
+    static thread_local Arena arena;
+    return arena;
   }
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
-  ~Buffer() { ::operator delete(data_, kAlign); }
-  T* get() const { return data_; }
+  Arena() = default;
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+  ~Arena() { ::operator delete(memory_, kAlign); }
+
+  char* take(int64_t bytes) {
+    ++live_;
+    used_ += bytes;
+    if (used_ <= capacity_) return memory_ + used_ - bytes;
+    return static_cast<char*>(::operator new(bytes, kAlign));  // until the arena can grow
+  }
+  void give_back(char* data) {
+    if (data < memory_ || data >= memory_ + capacity_) ::operator delete(data, kAlign);
+    if (--live_ > 0) return;
+    if (used_ > capacity_) {
+      ::operator delete(memory_, kAlign);
+      capacity_ = 0;
+      memory_ = static_cast<char*>(::operator new(used_, kAlign));
+      capacity_ = used_;
+    }
+    used_ = 0;
+  }
 
  private:
   static constexpr std::align_val_t kAlign{64};
+  char* memory_ = nullptr;
+  int64_t capacity_ = 0, used_ = 0, live_ = 0;
+};
+
+// A cache-line aligned piece of the thread's scratch, not initialised.
+template <typename T>
+class Buffer {
+ public:
+  explicit Buffer(int64_t size)
+      : size_(size),
+        data_(reinterpret_cast<T*>(Arena::of_thread().take(round_up(std::max<int64_t>(size, 1) * sizeof(T), 64)))) {}
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  ~Buffer() { Arena::of_thread().give_back(reinterpret_cast<char*>(data_)); }
+  T* get() const { return data_; }
+  void clear() { std::memset(static_cast<void*>(data_), 0, size_ * sizeof(T)); }
+
+ private:
+  const int64_t size_;
   T* data_;
 };
 
@@ -81,7 +121,7 @@ struct Request {
 
 struct Task {
   const Request* request;
-  int64_t kv_head, row_begin, row_end, slot_begin, slot_end;
+  int64_t head_begin, head_end, row_begin, row_end, slot_begin, slot_end;
   int64_t partial;  // first row of this task in the partial results, -1: it is the only one and writes the output
 };
 
@@ -138,18 +178,67 @@ void slot_range(const TreeAttentionParams& p, const Request& request, int64_t fi
   *begin = std::min(*begin, *end);
 }
 
-// Queries of a task as float32 times `factor`, row by row.
+// Lane j of v[i] changes places with lane i of v[j]; only moves bits.
+SPECDEC_INLINE void transpose(F (&v)[kLanes]) {
+  for (int step = 1; step < kLanes; step *= 2) {
+    I low, high;
+    for (int i = 0; i < kLanes; ++i) {
+      low[i] = i & step ? i - step + kLanes : i;
+      high[i] = i & step ? i + kLanes : i + step;
+    }
+    for (int i = 0; i < kLanes; ++i) {
+      if (i & step) continue;
+      const F a = v[i], b = v[i + step];
+      v[i] = __builtin_shuffle(a, b, low);
+      v[i + step] = __builtin_shuffle(a, b, high);
+    }
+  }
+}
+
+// out[j][i] = in[i][j] for kLanes i and n j; both are padded to whole vectors.
+inline void transpose_rows(const float* in, int64_t in_stride, int64_t n, float* out, int64_t out_stride) {
+  for (int64_t j = 0; j < n; j += kLanes) {
+    F v[kLanes];
+    for (int i = 0; i < kLanes; ++i) v[i] = load(in + i * in_stride + j);
+    transpose(v);
+    for (int i = 0; i < kLanes; ++i) store(out + (j + i) * out_stride, v[i]);
+  }
+}
+
+// out[i][j] = in[j][i] for kLanes i and n j, padded likewise.
+inline void transpose_columns(const float* in, int64_t in_stride, int64_t n, float* out, int64_t out_stride) {
+  for (int64_t j = 0; j < n; j += kLanes) {
+    F v[kLanes];
+    for (int i = 0; i < kLanes; ++i) v[i] = load(in + (j + i) * in_stride);
+    transpose(v);
+    for (int i = 0; i < kLanes; ++i) store(out + i * out_stride + j, v[i]);
+  }
+}
+
+// Calls function(first, q) for each kLanes rows of a task: their queries as float32 times `factor`, rows `stride` apart
+// and padded with zeros. Each head's rows start a new tile.
 template <typename Function>
-void for_each_query(const TreeAttentionParams& p, const Task& task, float factor, Function function) {
-  const int64_t group = p.heads / p.kv_heads;
-  std::vector<float> row(p.d_qk);
+void for_each_query_vector(const TreeAttentionParams& p, const Task& task, int64_t tile_rows, float factor,
+                           int64_t stride, Function function) {
+  const int64_t group = p.heads / p.kv_heads, rows = task.row_end - task.row_begin;
+  Buffer<float> queries(kLanes * stride);
   with_float(p.q_dtype, [&](auto t) {
-    for (int64_t r = 0; r < task.row_end - task.row_begin; ++r) {
-      const int64_t node = task.request->first_node + (task.row_begin + r) / group;
-      const int64_t head = task.kv_head * group + (task.row_begin + r) % group;
-      const auto* q = static_cast<const decltype(t)*>(p.q) + node * p.q_strides[0] + head * p.q_strides[1];
-      widen_row(q, factor, p.d_qk, row.data());
-      function(r, row.data());
+    for (int64_t kv_head = task.head_begin; kv_head < task.head_end; ++kv_head) {
+      for (int64_t first = 0; first < rows; first += kLanes) {
+        for (int64_t i = 0; i < kLanes; ++i) {
+          float* query = queries.get() + i * stride;
+          if (first + i >= rows) {
+            std::fill_n(query, stride, 0.f);
+            continue;
+          }
+          const int64_t row = task.row_begin + first + i;
+          const int64_t node = task.request->first_node + row / group, head = kv_head * group + row % group;
+          widen_row(static_cast<const decltype(t)*>(p.q) + node * p.q_strides[0] + head * p.q_strides[1], factor,
+                    p.d_qk, query);
+          std::fill(query + p.d_qk, query + stride, 0.f);
+        }
+        function((kv_head - task.head_begin) * round_up(rows, tile_rows) + first, queries.get());
+      }
     }
   });
 }
@@ -162,7 +251,7 @@ struct KeyBlock {
   const char* rows[2 * kMaxKeys];  // `count` keys, then `count` values
   float scales[2 * kMaxKeys];
 
-  void find(const TreeAttentionParams& p, const Task& task, int64_t slot, int keys) {
+  void find(const TreeAttentionParams& p, const Task& task, int64_t head, int64_t slot, int keys) {
     const int64_t element = p.cache_dtype == DType::kFloat32 ? 4 : p.cache_dtype == DType::kInt8 ? 1 : 2;
     first_slot = slot;
     count = int(std::clamp<int64_t>(task.slot_end - slot, 0, keys));
@@ -172,15 +261,13 @@ struct KeyBlock {
       const int64_t block = task.request->block_table[page];
       const bool valid = block >= 0 && block < p.num_blocks;
       holes |= !valid;
-      const char* k =
-          static_cast<const char*>(p.k_cache) + (block * p.k_strides[0] + task.kv_head * p.k_strides[2]) * element;
-      const char* v =
-          static_cast<const char*>(p.v_cache) + (block * p.v_strides[0] + task.kv_head * p.v_strides[2]) * element;
+      const char* k = static_cast<const char*>(p.k_cache) + (block * p.k_strides[0] + head * p.k_strides[2]) * element;
+      const char* v = static_cast<const char*>(p.v_cache) + (block * p.v_strides[0] + head * p.v_strides[2]) * element;
       for (; j < count && offset < p.block_size; ++j, ++offset) {
         rows[j] = valid ? k + offset * p.k_strides[1] * element : nullptr;
         rows[count + j] = valid ? v + offset * p.v_strides[1] * element : nullptr;
-        const int64_t token = (block * p.block_size + offset) * p.kv_heads + task.kv_head;
-        const int64_t index = p.scale_per_token ? token : task.kv_head;
+        const int64_t token = (block * p.block_size + offset) * p.kv_heads + head;
+        const int64_t index = p.scale_per_token ? token : head;
         scales[j] = p.k_scale && valid ? p.k_scale[index] : 1.f;
         scales[count + j] = p.v_scale && valid ? p.v_scale[index] : 1.f;
       }
@@ -313,20 +400,23 @@ void soft_cap(float* scores, int count, int64_t stride, float factor, float cap)
   }
 }
 
-// One block's step of the online softmax: scores become probabilities relative to the new maximum; `alpha` is what the
-// earlier output has to be multiplied by.
+// One block's step of the online softmax: scores become probabilities relative to `reference`; `alpha` is what the
+// earlier output has to be multiplied by. The reference follows the maximum only when that has risen by more than
+// kSlack: probabilities up to e^kSlack do no harm, and most blocks need no rescaling.
 template <class Kernel, int kVecs>
-void online_softmax(float* scores, int count, float factor, F* maximum, F* sum, F* alpha) {
+void online_softmax(float* scores, int count, float factor, F* reference, F* sum, F* alpha) {
   constexpr int64_t kStride = Kernel::kTileRows;
+  constexpr float kSlack = 8.f;
   F top[kVecs], base[kVecs];
   for (int v = 0; v < kVecs; ++v) top[v] = splat(-kInf);
   for (int j = 0; j < count; ++j)
     for (int v = 0; v < kVecs; ++v) top[v] = max(load(scores + j * kStride + v * kLanes), top[v]);
   for (int v = 0; v < kVecs; ++v) {
-    top[v] = max(top[v] * splat(factor), maximum[v]);
+    top[v] *= splat(factor);
+    top[v] = select(top[v] > reference[v] + splat(kSlack), top[v], reference[v]);
     base[v] = select(top[v] == splat(-kInf), F{}, top[v]);  // -inf less -inf would be a NaN
-    alpha[v] = exp(maximum[v] - base[v]);
-    maximum[v] = top[v];
+    alpha[v] = exp(reference[v] - base[v]);
+    reference[v] = top[v];
     sum[v] *= alpha[v];
   }
   for (int j = 0; j < count; j += 2) {
@@ -341,22 +431,25 @@ void online_softmax(float* scores, int count, float factor, F* maximum, F* sum, 
   }
 }
 
-// Writes one row's result, or keeps it for merge_partials. `weight` is the sum of exp(score - maximum) that belongs to
-// `out`; the sink joins the denominator only.
+// Writes one row's result, or keeps it until all splits are there. `weight` is the sum of exp(score - reference) that
+// belongs to `out`; the sink joins the denominator only.
 class Results {
  public:
   Results(const TreeAttentionParams& p, int64_t partial_rows)
       : p_(p), partial_out_(new float[partial_rows * p.d_v]), partial_lse_(new float[partial_rows]) {}
 
-  void put(const Task& task, int64_t r, const float* out, float maximum, float weight) const {
-    const int64_t group = p_.heads / p_.kv_heads, row = task.row_begin + r;
-    const int64_t node = task.request->first_node + row / group, head = task.kv_head * group + row % group;
-    if (task.partial < 0) return put(node, head, out, maximum, weight);
-    narrow_row(out, weight > 0.f ? 1.f / weight : 0.f, p_.d_v, partial_out_.get() + (task.partial + r) * p_.d_v);
-    partial_lse_[task.partial + r] = weight == 0.f ? -kInf : maximum + std::log(weight);
+  // `r` counts the task's heads times rows.
+  void put(const Task& task, int64_t r, const float* out, float reference, float weight) const {
+    const int64_t group = p_.heads / p_.kv_heads, rows = task.row_end - task.row_begin;
+    const int64_t row = task.row_begin + r % rows;
+    const int64_t node = task.request->first_node + row / group;
+    const int64_t head = (task.head_begin + r / rows) * group + row % group;
+    if (task.partial < 0) return put(node, head, out, reference, weight);
+    narrow_row(out, weight == 0.f ? 0.f : 1.f / weight, p_.d_v, partial_out_.get() + (task.partial + r) * p_.d_v);
+    partial_lse_[task.partial + r] = weight == 0.f ? -kInf : reference + std::log(weight);
   }
 
-  // Row r of a request's KV head from `splits` tasks, whose partial results lie `rows` apart.
+  // Row r of `splits` tasks that differ in their slots only; their partial results lie `rows` apart.
   void merge(const Task& first, int64_t splits, int64_t rows, int64_t r, float* out) const {
     const float* lse = partial_lse_.get() + first.partial + r;
     float maximum = -kInf, sum = 0.f;
@@ -374,16 +467,16 @@ class Results {
   }
 
  private:
-  void put(int64_t node, int64_t head, const float* out, float maximum, float weight) const {
+  void put(int64_t node, int64_t head, const float* out, float reference, float weight) const {
     float factor = 1.f;
     if (p_.sinks) {
-      const float sink = p_.sinks[head], top = sink > maximum ? sink : maximum;
-      factor = maximum == -kInf ? 0.f : std::exp(maximum - top);
+      const float sink = p_.sinks[head], top = sink > reference ? sink : reference;
+      factor = reference == -kInf ? 0.f : std::exp(reference - top);
       weight = weight * factor + (sink == -kInf ? 0.f : std::exp(sink - top));
-      maximum = top;
+      reference = top;
     }
     const int64_t row = node * p_.heads + head;
-    p_.lse[row] = weight == 0.f ? -kInf : maximum + std::log(weight);
+    p_.lse[row] = weight == 0.f ? -kInf : reference + std::log(weight);
     with_float(p_.q_dtype, [&](auto t) {
       narrow_row(out, weight == 0.f ? 0.f : factor / weight, p_.d_v, static_cast<decltype(t)*>(p_.out) + row * p_.d_v);
     });
@@ -399,57 +492,71 @@ class Results {
 //   fetch(block, next, tiles)        bring the keys and values to where the next two want them; `next` comes after it
 //   scores<kVecs>(tile, block, s)    S^T <- K Q^T
 //   accumulate<kVecs>(tile, block, s, alpha)    O <- alpha O + P V
-//   output(tile, lane, out)          one row of O
+//   output(tile, out)                O, kTileRows rows of round_up(d_v, kLanes)
 //   exp_of, store_probabilities      see online_softmax
 template <class Kernel>
 class Worker {
  public:
+  // `max_rows`: of any task, heads times whole tiles.
   Worker(const TreeAttentionParams& p, const Results& results, int64_t max_rows)
       : p_(p),
         results_(results),
         kernel_(p, max_rows),
         visibility_(p, Kernel::kTileRows),
         scores_((Kernel::kKeys + kLanes) * Kernel::kTileRows),
-        state_(3 * round_up(max_rows, Kernel::kTileRows)),
-        row_(round_up(p.d_v, kLanes)) {}
+        state_(2 * max_rows),
+        rows_(Kernel::kTileRows * round_up(p.d_v, kLanes)) {}
 
   void run(const Task& task) {
-    const int64_t rows = task.row_end - task.row_begin;
+    const int64_t rows = task.row_end - task.row_begin, heads = task.head_end - task.head_begin;
     const int64_t tiles = (rows + Kernel::kTileRows - 1) / Kernel::kTileRows;
-    float* maximum = state_.get();
-    float* sum = maximum + tiles * Kernel::kTileRows;
-    std::fill_n(maximum, tiles * Kernel::kTileRows, -kInf);
-    std::fill_n(sum, tiles * Kernel::kTileRows, 0.f);
+    float* reference = state_.get();
+    float* sum = reference + heads * tiles * Kernel::kTileRows;
+    std::fill(reference, sum, -kInf);
+    std::fill_n(sum, sum - reference, 0.f);
     kernel_.start(task);
     visibility_.start(task);
     KeyBlock blocks[2];
-    blocks[0].find(p_, task, task.slot_begin, Kernel::kKeys);
+    int64_t slot = task.slot_begin, head = task.head_begin;
+    blocks[0].find(p_, task, head, slot, Kernel::kKeys);
     for (int current = 0; blocks[current].count > 0; current ^= 1) {
       const KeyBlock& block = blocks[current];
       KeyBlock& next = blocks[current ^ 1];
-      next.find(p_, task, block.first_slot + block.count, Kernel::kKeys);
+      const int64_t first_tile = (head - task.head_begin) * tiles;
+      if (++head == task.head_end) {
+        head = task.head_begin;
+        slot += block.count;
+      }
+      next.find(p_, task, head, slot, Kernel::kKeys);
       kernel_.fetch(block, next, tiles);
       for (int64_t tile = 0; tile < tiles; ++tile) {
         const int64_t live = std::min<int64_t>(rows - tile * Kernel::kTileRows, Kernel::kTileRows);
         if (visibility_.skips(tile, live - 1, block)) continue;
+        const int64_t at = (first_tile + tile) * Kernel::kTileRows;
         if (live <= kLanes)
-          run_tile<1>(tile, block, maximum, sum);
+          run_tile<1>(tile, first_tile + tile, block, reference + at, sum + at);
         else
-          run_tile<Kernel::kTileRows / kLanes>(tile, block, maximum, sum);
+          run_tile<Kernel::kTileRows / kLanes>(tile, first_tile + tile, block, reference + at, sum + at);
       }
     }
-    for (int64_t r = 0; r < rows; ++r) {
-      kernel_.output(r / Kernel::kTileRows, r % Kernel::kTileRows, row_.get());
-      results_.put(task, r, row_.get(), maximum[r], sum[r]);
+    const int64_t stride = round_up(p_.d_v, kLanes);
+    for (int64_t tile = 0; tile < heads * tiles; ++tile) {
+      kernel_.output(tile, rows_.get());
+      const int64_t first = tile % tiles * Kernel::kTileRows;
+      for (int64_t i = 0; i < std::min<int64_t>(Kernel::kTileRows, rows - first); ++i) {
+        const int64_t at = tile * Kernel::kTileRows + i;
+        results_.put(task, tile / tiles * rows + first + i, rows_.get() + i * stride, reference[at], sum[at]);
+      }
     }
   }
 
  private:
+  // `tile` is the head's, `state_tile` the task's.
   template <int kVecs>
-  void run_tile(int64_t tile, const KeyBlock& block, float* maximum, float* sum) {
+  void run_tile(int64_t tile, int64_t state_tile, const KeyBlock& block, float* reference, float* sum) {
     float* s = scores_.get();
     float factor = kernel_.score_factor();
-    kernel_.template scores<kVecs>(tile, block, s);
+    kernel_.template scores<kVecs>(state_tile, block, s);
     if (p_.softcap > 0.f) {
       soft_cap<kVecs>(s, block.count, Kernel::kTileRows, factor, p_.softcap);
       factor = 1.f;
@@ -457,22 +564,22 @@ class Worker {
     visibility_.template apply<kVecs>(tile, block, s);
     F m[kVecs], l[kVecs], alpha[kVecs];
     for (int v = 0; v < kVecs; ++v) {
-      m[v] = load(maximum + tile * Kernel::kTileRows + v * kLanes);
-      l[v] = load(sum + tile * Kernel::kTileRows + v * kLanes);
+      m[v] = load(reference + v * kLanes);
+      l[v] = load(sum + v * kLanes);
     }
     online_softmax<Kernel, kVecs>(s, block.count, factor, m, l, alpha);
     for (int v = 0; v < kVecs; ++v) {
-      store(maximum + tile * Kernel::kTileRows + v * kLanes, m[v]);
-      store(sum + tile * Kernel::kTileRows + v * kLanes, l[v]);
+      store(reference + v * kLanes, m[v]);
+      store(sum + v * kLanes, l[v]);
     }
-    kernel_.template accumulate<kVecs>(tile, block, s, alpha);
+    kernel_.template accumulate<kVecs>(state_tile, block, s, alpha);
   }
 
   const TreeAttentionParams& p_;
   const Results& results_;
   Kernel kernel_;
   Visibility visibility_;
-  Buffer<float> scores_, state_, row_;
+  Buffer<float> scores_, state_, rows_;
 };
 
 // Rows that no request covers: nothing visible.
@@ -497,9 +604,8 @@ void attend(const TreeAttentionParams& p) {
   const std::vector<Request> requests = list_requests(p);
   clear_uncovered(p, requests);
   const int64_t group = p.heads / p.kv_heads;
-  const int64_t row_block =
-      std::max<int64_t>(Kernel::kTileRows, kRowBlockBytes / int64_t(sizeof(float)) / (p.d_qk + p.d_v) /
-                                               Kernel::kTileRows * Kernel::kTileRows);
+  const int64_t state_rows = std::max<int64_t>(1, kStateBytes / int64_t(sizeof(float)) / (p.d_qk + p.d_v));
+  const int64_t row_block = std::max<int64_t>(1, state_rows / Kernel::kTileRows) * Kernel::kTileRows;
 
   struct Merge {
     size_t first_task;
@@ -507,37 +613,45 @@ void attend(const TreeAttentionParams& p) {
   };
   std::vector<Task> tasks;
   std::vector<Merge> merges;
-  int64_t partial_rows = 0;
+  int64_t partial_rows = 0, most_rows = 0, most_few_rows = 0;
   for (const Request& request : requests) {
     const int64_t rows = request.nodes * group;
-    for (int64_t begin = 0; begin < rows; begin += row_block) {
-      const int64_t end = std::min(begin + row_block, rows);
+    if (rows == 0) continue;
+    const int64_t row_blocks = (rows + row_block - 1) / row_block;
+    const int64_t heads = std::clamp<int64_t>(state_rows / round_up(rows, kLanes), 1, p.kv_heads);
+    const int64_t head_blocks = (p.kv_heads + heads - 1) / heads;
+    for (int64_t row = 0; row < rows; row += row_block) {
+      const int64_t row_end = std::min(row + row_block, rows);
       int64_t slot_begin, slot_end;
-      slot_range(p, request, begin / group, (end - 1) / group, &slot_begin, &slot_end);
-      const int64_t splits =
-          rows > row_block ? 1 : std::max<int64_t>(1, (slot_end - slot_begin + kSplitSlots - 1) / kSplitSlots);
-      for (int64_t head = 0; head < p.kv_heads; ++head) {
-        if (splits > 1) merges.push_back({tasks.size(), splits, rows});
+      slot_range(p, request, row / group, (row_end - 1) / group, &slot_begin, &slot_end);
+      const int64_t slots = slot_end - slot_begin;
+      const int64_t wanted = std::min(kTasksPerRequest / (row_blocks * head_blocks), slots / kMinSplit);
+      const int64_t split = round_up(slots / std::max<int64_t>(wanted, 1) + 1, Kernel::kKeys);
+      const int64_t splits = std::max<int64_t>(1, (slots + split - 1) / split);
+      for (int64_t head = 0; head < p.kv_heads; head += heads) {
+        const int64_t head_end = std::min(head + heads, p.kv_heads), task_rows = (head_end - head) * (row_end - row);
+        const bool few = rows <= kFewRows;
+        int64_t& most = few ? most_few_rows : most_rows;
+        most =
+            std::max(most, (head_end - head) * round_up(row_end - row, few ? FewRows::kTileRows : Kernel::kTileRows));
+        if (splits > 1) merges.push_back({tasks.size(), splits, task_rows});
         for (int64_t i = 0; i < splits; ++i) {
-          const int64_t from = slot_begin + i * kSplitSlots;
-          const int64_t to = i + 1 == splits ? slot_end : from + kSplitSlots;
-          tasks.push_back({&request, head, begin, end, from, to, splits > 1 ? partial_rows : -1});
-          if (splits > 1) partial_rows += rows;
+          tasks.push_back({&request, head, head_end, row, row_end, slot_begin + i * split,
+                           std::min(slot_begin + (i + 1) * split, slot_end), splits > 1 ? partial_rows : -1});
+          if (splits > 1) partial_rows += task_rows;
         }
       }
     }
   }
 
   const Results results(p, partial_rows);
-  int64_t most_rows = 0;
-  for (const Task& task : tasks) most_rows = std::max(most_rows, task.row_end - task.row_begin);
   std::atomic<size_t> next{0};  // tasks differ in length: whoever is free takes the next one
   at::parallel_for(0, std::min<int64_t>(at::get_num_threads(), tasks.size()), 1, [&](int64_t, int64_t) {
     std::unique_ptr<Worker<Kernel>> worker;
     std::unique_ptr<Worker<FewRows>> few_worker;
     for (size_t i; (i = next++) < tasks.size();) {
       if (tasks[i].request->nodes * group <= kFewRows) {
-        if (!few_worker) few_worker = std::make_unique<Worker<FewRows>>(p, results, kFewRows);
+        if (!few_worker) few_worker = std::make_unique<Worker<FewRows>>(p, results, most_few_rows);
         few_worker->run(tasks[i]);
       } else {
         if (!worker) worker = std::make_unique<Worker<Kernel>>(p, results, most_rows);

@@ -8,6 +8,25 @@
 
 namespace specdec::cpu::SPECDEC_CAPABILITY {
 
+// Whether p(x) > min(threshold, alpha * exp(-entropy of p)). The entropy costs a pass over the row, made only where it
+// decides.
+class TypicalTest {
+ public:
+  TypicalTest(const Distribution& p, const VerifyParams& params) : p_(p), params_(params) {}
+
+  bool operator()(int64_t x) {
+    const double px = probability(p_, x);
+    if (px > params_.posterior_threshold) return true;
+    if (!bound_) bound_ = params_.posterior_alpha * std::exp(-entropy(p_));
+    return px > *bound_;
+  }
+
+ private:
+  const Distribution& p_;
+  const VerifyParams& params_;
+  std::optional<double> bound_;
+};
+
 class VerifyRequest {
  protected:
   VerifyRequest(const VerifyParams& p, int64_t request)
@@ -58,6 +77,13 @@ class VerifyRequest {
     p_.logprobs[at] = logprob;
   }
   void emit(const Distribution& p, int64_t token) { emit(token, logprob(p, token)); }
+  // The token after the last draft.
+  void emit_bonus(const Distribution& p) {
+    if (p.status)
+      emit(finite_argmax(p.row));
+    else
+      emit(p, draw(p, uniforms_[0]));
+  }
 
   void finish() {
     p_.num_accepted[request_] = std::max(num_emitted_ - 1, 0);

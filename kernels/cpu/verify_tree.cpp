@@ -108,14 +108,6 @@ class Tree : VerifyRequest {
   int64_t parent(int64_t node) const { return p_.parents[first_ + node]; }
   void visit(int64_t node) { *path_++ = int32_t(node); }
 
-  // The last token, from a node where no draft was accepted.
-  void emit_bonus(const Distribution& p) {
-    if (p.status)
-      emit(finite_argmax(p.row));
-    else
-      emit(p, draw(p, uniforms_[0]));
-  }
-
   void follow_argmax() {
     for (int64_t node = 0; node >= 0;) {
       visit(node);
@@ -239,10 +231,10 @@ class Tree : VerifyRequest {
       if (first_child_[node] < 0) continue;
       const Distribution& p = nodes[node].p.emplace(target(node));
       if (p.status) continue;
-      const double least = std::min(p_.posterior_threshold, p_.posterior_alpha * std::exp(-entropy(p)));
+      TypicalTest is_typical(p, p_);
       for (int64_t child = first_child_[node]; child >= 0; child = next_sibling_[child]) {
         const int64_t x = token(child);
-        if (probability(p, x) > least) {
+        if (is_typical(x)) {
           nodes[child].depth = nodes[node].depth + 1;
           nodes[child].logprob = logprob(p, x);
         }

@@ -12,8 +12,7 @@ def tree_mask(parents: Tensor, cu_nodes: Tensor, max_nodes: int) -> tuple[Tensor
 
     Args:
         parents: int32 `[N]`, index inside the request, -1 for a root.
-        cu_nodes: int32 `[B+1]`: the rows of request `b` are `cu_nodes[b]:cu_nodes[b+1]`. A row that two requests claim
-            belongs to the first.
+        cu_nodes: int32 `[B+1]`: the rows of request `b` are `cu_nodes[b]:cu_nodes[b+1]`.
         max_nodes: upper bound of the nodes of a request, at least 1.
 
     Returns:

@@ -3,6 +3,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from specdec_ops.reference.tree import request_rows
+
 CACHE_EXHAUSTED = 16  # bit of `status`
 _INT32_MAX = 2**31 - 1
 
@@ -24,14 +26,13 @@ def kv_append(
     context_lens: Tensor,
     cu_nodes: Tensor,
 ) -> None:
-    cu = cu_nodes.tolist()
-    for b, (block_row, context) in enumerate(zip(block_table.tolist(), context_lens.tolist(), strict=True)):
-        begin, end = max(cu[b], 0), min(cu[b + 1], k.shape[0])
-        for node in range(begin, end):
-            slot = find_slot(block_row, k_cache.shape[0], k_cache.shape[1], context + node - begin)
+    requests = zip(block_table.tolist(), context_lens.tolist(), request_rows(cu_nodes, k.shape[0]), strict=True)
+    for block_row, context, rows in requests:
+        for i, row in enumerate(rows):
+            slot = find_slot(block_row, k_cache.shape[0], k_cache.shape[1], context + i)
             if slot is not None:
-                k_cache[slot] = k[node]
-                v_cache[slot] = v[node]
+                k_cache[slot] = k[row]
+                v_cache[slot] = v[row]
 
 
 def kv_rollback(

@@ -1,21 +1,25 @@
 import math
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
 
 
+def request_rows(cu_nodes: Tensor, num_rows: int) -> list[range]:
+    """The rows of each request; bounds outside `0..num_rows` or below their predecessors are moved there."""
+    bounds = list(accumulate((min(max(bound, 0), num_rows) for bound in cu_nodes.tolist()), max))
+    return [range(begin, end) for begin, end in pairwise(bounds)]
+
+
 def tree_mask(parents: Tensor, cu_nodes: Tensor, max_nodes: int) -> tuple[Tensor, Tensor]:
     masks, depths = [0] * len(parents), [0] * len(parents)  # a mask is a Python int of any width
-    parent_of, cu, claimed = parents.tolist(), cu_nodes.tolist(), 0
-    for cu_begin, cu_end in pairwise(cu):
-        begin, end = max(cu_begin, claimed), min(cu_end, len(parents))
-        claimed = max(claimed, end)
-        for i, row in enumerate(range(begin, min(end, begin + max_nodes))):
+    parent_of = parents.tolist()
+    for rows in request_rows(cu_nodes, len(parents)):
+        for i, row in enumerate(rows[:max_nodes]):
             parent = parent_of[row]
             if 0 <= parent < i:
-                masks[row] = masks[begin + parent]
-                depths[row] = depths[begin + parent] + 1
+                masks[row] = masks[rows[parent]]
+                depths[row] = depths[rows[parent]] + 1
             masks[row] |= 1 << i
     words = -(-max_nodes // 64)
     signed = [[_signed(mask >> 64 * w) for w in range(words)] for mask in masks]

@@ -90,7 +90,7 @@ def block(r: Request) -> Verdict:
     """Sun et al., arXiv 2403.10444: the longest accepted prefix wins, even past a failure."""
     node, path, prefix = 0, [0], 1.0  # prefix: min(1, p / q) carried along the chain, P in the paper
     best: Verdict = ([], torch.empty(0))
-    while True:
+    while prefix > 0:
         p = r.target(node)
         if not r.children[node]:
             return (path, p) if node == 0 or r.uniforms[node] < prefix else best
@@ -102,6 +102,7 @@ def block(r: Request) -> Verdict:
         prefix = min(1.0, prefix * ratio(p[x], q[x]))
         node = child
         path.append(node)
+    return best
 
 
 def strict(r: Request) -> Verdict:

@@ -118,7 +118,7 @@ def test_select_equals_the_reference(backend, data):
 def test_select_of_cumulative_scores_is_the_plain_top_k(backend):
     """As EAGLE-2 states it: scores fall along a path, so that the best nodes are a tree already."""
     torch.manual_seed(0)
-    batch, size, num_nodes = 5, 300, 60
+    batch, size, num_nodes = 30, 300, 60
     tokens = torch.randint(0, 1000, (batch, size))
     parents = torch.stack([torch.tensor([-1] + [int(torch.randint(0, i, ())) for i in range(1, size)])] * batch)
     step, scores = -torch.rand(batch, size), torch.zeros(batch, size)
@@ -131,7 +131,7 @@ def test_select_of_cumulative_scores_is_the_plain_top_k(backend):
     assert torch.equal(out_tokens.cpu().view(batch, num_nodes), tokens.gather(1, best))
     out_parents = out_parents.cpu().view(batch, num_nodes).long()
     assert torch.equal(best.gather(1, out_parents[:, 1:]), parents.gather(1, best[:, 1:]))
-    for b in range(batch):
+    for b in range(0, batch, 7):
         alone = backend.tree_select(*(x[b : b + 1] for x in arguments), num_nodes)
         assert torch.equal(alone[0], out_tokens.view(batch, num_nodes)[b])
 

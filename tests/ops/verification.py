@@ -106,7 +106,10 @@ def random_case(
 def assert_agrees(case: Case, operators: Any, device: torch.device | str, *, decided: float = 0.9) -> dict[str, Tensor]:
     """Equal to the reference, but for requests too close to call: those whose verdict in float64 changes when all
     uniforms move by a hair. At least the share `decided` must not be of that kind."""
-    actual, expected = case(operators, device), case(specdec_ops.reference)
+    actual = case(operators, device)
+    if repr(operators) == "reference":
+        return actual
+    expected = case(specdec_ops.reference)
     hair = 1e-5
     up = replace(case, uniforms=(case.uniforms + hair).clamp(max=1 - 1e-7))(specdec_ops.reference)
     down = replace(case, uniforms=(case.uniforms - hair).clamp(min=0))(specdec_ops.reference)

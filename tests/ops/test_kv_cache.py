@@ -106,6 +106,23 @@ def test_append_latent_cache(backend):
     assert torch.equal(cache[2, :, 0], k[3:, 0])
 
 
+def test_append_of_long_prompts(backend):
+    """Enough bytes for several threads."""
+    torch.manual_seed(0)
+    lengths, block_size = [700, 0, 450], 16
+    table = torch.randperm(3 * 50).reshape(3, 50).int().to(backend.device)
+    k, v = (torch.randn(sum(lengths), 4, 64, device=backend.device) for _ in range(2))
+    k_cache, v_cache = (torch.zeros(150, block_size, 4, 64, device=backend.device) for _ in range(2))
+    context, cu = ints([5, 6, 0], backend.device), ints([0, 700, 700, 1150], backend.device)
+    backend.kv_append(k, v, k_cache, v_cache, table, context, cu)
+    for x, cache in ((k, k_cache), (v, v_cache)):
+        for b, begin in ((0, 0), (2, 700)):
+            slots = cache[table[b].long()].flatten(0, 1)
+            written = slice(int(context[b]), int(context[b]) + lengths[b])
+            assert torch.equal(slots[written], x[begin : begin + lengths[b]])
+        assert cache.flatten(2).any(2).sum() == sum(lengths)
+
+
 # kv_rollback
 
 
