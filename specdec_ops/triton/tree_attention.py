@@ -357,7 +357,7 @@ def tree_attention(
         BATCH=triton.next_power_of_2(batch + 1),
         NODES=nodes,
         GROUP=group_lanes,
-        SLOTS=min(max(triton.next_power_of_2(block_size), 16), 128 if size <= 128 else 32),
+        SLOTS=min(max(triton.next_power_of_2(block_size), 16), 128 if size <= 128 else 16),
         SIZE=max(triton.next_power_of_2(size), 16),
         V_SIZE=max(triton.next_power_of_2(v_size), 16),
     )

@@ -370,10 +370,12 @@ def _traverse(
     for _step in range(0, 2 * n):
         if done == 0:
             status = row_status(p_records, at)
-            flags |= status
+            # A chain is not looked at below a node that cannot be accepted.
+            looked_at = (_get(table, WEIGHT, at) > 0) | (IS_CHAIN == 0)
+            flags |= tl.where(looked_at, status, 0)
             later = (lanes < n) & (lanes > after) & (table == tl.cast(at, tl.float32))
             child = tl.min(tl.where(later, lanes, NODES), 0)
-            descend = (child < NODES) & (status == 0)
+            descend = (child < NODES) & (status == 0) & looked_at
             if q_records is not None:
                 flags |= tl.where(descend | (IS_CHAIN == 0), _draft_status(q_records, at), 0)
             accept = (descend == 0) & ((at == 0) | (tl.load(uniforms + at) < _get(table, WEIGHT, at)))
