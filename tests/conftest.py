@@ -1,7 +1,6 @@
 """The conformance suite runs once a backend: `backend.<operator>` is the operator, `backend.device` its device."""
 
 import importlib.util
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -34,13 +33,13 @@ def _simulator() -> Any:
 
 
 def _triton() -> Any:
-    """In Triton's interpreter, or as native code (`native.py`); with a device, `cuda` and `npu` run them compiled."""
+    """In Triton's interpreter; under triton-ascend lowered, as native code. With a device `cuda` and `npu` run them."""
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed"
     if torch.cuda.is_available():
         return "triton compiles for the CUDA device"
     sys.path.append(str(Path(__file__).with_name("triton_backend")))
-    if os.environ.get("SPECDEC_TRITON") == "native":
+    if importlib.util.find_spec("ascendnpuir") is not None:
         importlib.import_module("native").install()
     else:
         importlib.import_module("interpreter")

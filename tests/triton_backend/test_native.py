@@ -7,7 +7,6 @@ import pytest
 
 pytest.importorskip("ascendnpuir", reason="needs the environment of tests/triton_backend/setup_envs.sh")
 
-import native
 import torch
 import triton
 import triton.language as tl
@@ -27,11 +26,6 @@ KNOWN_ANSWERS = [  # counter, key, words: Random123's kat_vectors
         (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1),
     ),
 ]
-
-
-@pytest.fixture(autouse=True)
-def native_launch(monkeypatch):
-    monkeypatch.setattr(native.JITFunction, "run", native.run)
 
 
 @triton.jit
