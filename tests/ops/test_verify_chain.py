@@ -1,18 +1,10 @@
 """What is particular to chains; what chains and trees share is in test_verify.py."""
 
-import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
-from verification import random_case
-
-DATA = Path(__file__).parent / "data"
-
-
-def conformance(name: str) -> list[dict]:
-    return json.loads((DATA / f"{name}.json").read_text())["cases"]
+from verification import conformance, random_case
 
 
 def padded(rows: list[list[int]], width: int) -> list[list[int]]:

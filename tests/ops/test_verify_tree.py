@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from test_verify_chain import conformance
-from verification import TREE_RULES, assert_agrees, random_case
+from verification import TREE_RULES, assert_agrees, conformance, random_case
 
 
 def parents_of(next_token: list[int], next_sibling: list[int]) -> list[int]:

@@ -1,12 +1,16 @@
 """Requests to verify, and what it means for a backend to agree with the reference about them."""
 
+import json
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 import specdec_ops.reference
+
+DATA = Path(__file__).parents[1] / "data"
 
 CHAIN_RULES = ["rejection", "block", "strict", "typical"]
 TREE_RULES = ["target_only", "recursive", "traversal", "typical"]
@@ -15,6 +19,11 @@ OUTPUTS = {
     "verify_chain": ("tokens", "num_accepted", "logprobs", "status"),
     "verify_tree": ("tokens", "num_accepted", "path", "logprobs", "status"),
 }
+
+
+def conformance(name: str) -> list[dict]:
+    """The published pairs of one file."""
+    return json.loads((DATA / f"{name}.json").read_text())["cases"]
 
 
 @dataclass
