@@ -54,11 +54,26 @@ def _run(*command: str) -> None:
         raise ascend.CompileError(f"{Path(command[0]).name}: {result.stderr[:3000]}")
 
 
+def _with_pointer_casts(linalg: str) -> str:
+    """Integers made pointers: bishengir-opt does not lower `hivm.hir.pointer_cast` to LLVM, `memref_helpers.c` does it."""
+    linalg, count = re.subn(
+        r"hivm\.hir\.pointer_cast\((%\S+)\) \[(%\S+)\] : memref<\?xi(\d+)>",
+        r"func.call @memref_at_i\3(\1, \2) : (i64, index) -> memref<?xi\3>",
+        linalg,
+    )
+    declarations = "".join(
+        f"  func.func private @memref_at_i{bits}(i64, index) -> memref<?xi{bits}> attributes {{llvm.emit_c_interface}}\n"
+        for bits in sorted(set(re.findall(r"@memref_at_i(\d+)", linalg)))
+    )
+    return re.sub(r"^module.*\{\n", lambda match: match[0] + declarations, linalg, count=1) if count else linalg
+
+
 @cache
 def compiled(specialization: ascend.Specialization) -> Any:
     CACHE.mkdir(parents=True, exist_ok=True)
     linalg = ascend.lower(specialization)
     linalg = re.sub(r"attributes \{", "attributes {llvm.emit_c_interface, ", linalg, count=1)
+    linalg = _with_pointer_casts(linalg)
     stem = CACHE / specialization.key
     library = stem.with_suffix(".so")
     source = stem.with_suffix(".mlir")
@@ -68,7 +83,7 @@ def compiled(specialization: ascend.Specialization) -> Any:
         passes = [name.replace("@", " ") for name in PASSES]
         _run(str(ascend.BIN / "bishengir-opt"), str(source), *passes, "-o", str(llvm_mlir))
         _run("mlir-translate-19", "--mlir-to-llvmir", str(llvm_mlir), "-o", str(llvm_ir))
-        helper = str(Path(__file__).with_name("memref_copy.c"))
+        helper = str(Path(__file__).with_name("memref_helpers.c"))
         _run("clang-19", "-O1", "-shared", "-fPIC", "-w", str(llvm_ir), helper, "-lm", "-o", str(library))
     function = getattr(ctypes.CDLL(str(library)), f"_mlir_ciface_{specialization.name}")
     function.restype = None

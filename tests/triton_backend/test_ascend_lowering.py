@@ -23,18 +23,21 @@ SPECIALIZATIONS = catalog.specializations(DEVICE)
 
 
 @pytest.fixture(scope="module")
-def final_ir():
-    """The compiler is a process: as many at once as there are cores, started in the order in which tests ask."""
+def final_ir(request):
+    """The compiler is a process: as many at once as there are cores, started in the order of the tests selected."""
+    selected = [item.callspec.params for item in request.session.items if "final_ir" in item.fixturenames]
+    lowered: dict[str, Future[str]] = {}
+    compiled: dict[tuple[str, str], Future[str]] = {}
+
+    def compile(key: str, target: str) -> str:
+        return ascend.compile_linalg(lowered[key].result(), target)
+
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        linalg = {key: pool.submit(ascend.lower, specialization) for key, specialization in SPECIALIZATIONS.items()}
-
-        def compile(key: str, target: str) -> str:
-            return ascend.compile_linalg(linalg[key].result(), target)
-
-        futures: dict[tuple[str, str], Future[str]] = {
-            (key, target): pool.submit(compile, key, target) for key in SPECIALIZATIONS for target in ascend.TARGETS
-        }
-        yield lambda key, target: futures[key, target].result()
+        for key, target in ((params["key"], params["target"]) for params in selected):
+            if key not in lowered:
+                lowered[key] = pool.submit(ascend.lower, SPECIALIZATIONS[key])
+            compiled[key, target] = pool.submit(compile, key, target)
+        yield lambda key, target: compiled[key, target].result()
         pool.shutdown(cancel_futures=True)
 
 
