@@ -610,7 +610,7 @@ def verify_kernel(
 
 
 def _verify(
-    rule: int,
+    rule: tl.constexpr,
     target_logits: Tensor,
     tokens: Tensor,
     parents: Tensor | None,
