@@ -12,8 +12,8 @@ if not _library.exists():
     )
 torch.ops.load_library(str(_library))
 
-from specdec_ops.ops import *  # noqa: E402, F403
-from specdec_ops.ops import __all__  # noqa: E402, F401
 from specdec_ops.devices import register_triton  # noqa: E402
+from specdec_ops.ops import *  # noqa: E402, F403
+from specdec_ops.ops import __all__  # noqa: E402
 
 register_triton([name for name in __all__ if name != "check"])

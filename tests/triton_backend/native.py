@@ -55,14 +55,15 @@ def _run(*command: str) -> None:
 
 
 def _with_pointer_casts(linalg: str) -> str:
-    """Integers made pointers: bishengir-opt does not lower `hivm.hir.pointer_cast` to LLVM, `memref_helpers.c` does it."""
+    """Integers made pointers: by `memref_helpers.c`, for bishengir-opt does not lower `hivm.hir.pointer_cast`."""
     linalg, count = re.subn(
         r"hivm\.hir\.pointer_cast\((%\S+)\) \[(%\S+)\] : memref<\?xi(\d+)>",
         r"func.call @memref_at_i\3(\1, \2) : (i64, index) -> memref<?xi\3>",
         linalg,
     )
     declarations = "".join(
-        f"  func.func private @memref_at_i{bits}(i64, index) -> memref<?xi{bits}> attributes {{llvm.emit_c_interface}}\n"
+        f"  func.func private @memref_at_i{bits}(i64, index) -> memref<?xi{bits}> "
+        "attributes {llvm.emit_c_interface}\n"
         for bits in sorted(set(re.findall(r"@memref_at_i(\d+)", linalg)))
     )
     return re.sub(r"^module.*\{\n", lambda match: match[0] + declarations, linalg, count=1) if count else linalg
