@@ -1,8 +1,9 @@
 """Builds `specdec_ops/_C.so`: the operators' schemas and the CPU backend.
 
 Every source in `kernels/cpu` except `dispatch.cpp` is compiled once per CPU capability (see `kernels/cpu/dispatch.h`),
-those named `*_amx.cpp` for AMX alone, and the sources in `bindings` once. Ninja does the work, so that a second build compiles only what changed; ccache is used
-when it is on PATH. `SPECDEC_SANITIZE=1` builds with AddressSanitizer and UndefinedBehaviorSanitizer.
+those named `*_amx.cpp` for AMX alone, and the sources in `bindings` once. Ninja does the work, so that a second build
+compiles only what changed; ccache is used when it is on PATH. `SPECDEC_SANITIZE=1` builds with AddressSanitizer and
+UndefinedBehaviorSanitizer.
 """
 
 import os

@@ -1,5 +1,6 @@
-"""Tolerances, relative to values of order one: float32 kernels accumulate in float32; bfloat16 and float16 outputs carry
-half a unit in the last place of rounding, and AMX rounds the probabilities to bfloat16 as well."""
+"""Tolerances are relative to values of order one: float32 kernels accumulate in float32; bfloat16 and float16 outputs
+carry half a unit in the last place of rounding, and AMX rounds the probabilities to bfloat16 as well.
+"""
 
 import math
 import os
@@ -261,8 +262,8 @@ def test_peaked_scores(backend):
     args, kwargs = make_case([800], [12], heads=4, kv_heads=1, block_size=800 + 12, tree=False)
     args[3][:] = 0
     args[0][:] = 1.0
-    args[1][0] = torch.linspace(-2, 8, 812)[:, None, None] + torch.randn(812, 1, 64) * 0.1
-    check(backend, args, {**kwargs, "scale": 0.3})
+    args[1][0] = torch.linspace(-1, 4, 812)[:, None, None] + torch.randn(812, 1, 64) * 0.1
+    check(backend, args, {**kwargs, "scale": 0.1})
 
 
 def test_empty(backend):
@@ -444,7 +445,7 @@ def test_bad_arguments():
         with pytest.raises(ValueError, match=message):
             specdec_ops.tree_attention(*changed, **{**kwargs, **changes})
 
-    q, k, v, table, lens, cu, mask = args
+    q, k, v, table, _, cu, mask = args
     fails("q: expected dtype float32 or bfloat16 or float16, got float64", 0, q.double())
     fails(r"q: expected shape \[\*, \*, \*\], got", 0, q[0])
     fails(
