@@ -374,8 +374,8 @@ class Visibility {
         if (p_.window > 0) distance = -int64_t{depths_[key]};
       }
       if (p_.window > 0) {
-        const int64_t limit = std::clamp<int64_t>(p_.window - distance, INT32_MIN, INT32_MAX);
-        for (int v = 0; v < kVecs; ++v) seen[v] &= depth[v] < splat_int(int32_t(limit));
+        const int64_t limit = std::clamp<int64_t>(p_.window - distance - 1, INT32_MIN, INT32_MAX);
+        for (int v = 0; v < kVecs; ++v) seen[v] &= depth[v] <= splat_int(int32_t(limit));
       }
       for (int v = 0; v < kVecs; ++v) store(s + v * kLanes, select(seen[v], load(s + v * kLanes), splat(-kInf)));
     }
