@@ -257,6 +257,9 @@ void Core::AtEnd() {
       }
     }
   }
+}
+
+void Core::AfterAll() {
   for (size_t flag = 0; flag < arrived_.size(); ++flag) {
     if (arrived_[flag].empty()) continue;
     FailAt(Fault::kCrossCore, Pipe::kS, "kernel end", {},

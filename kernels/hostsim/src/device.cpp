@@ -139,6 +139,7 @@ Report Device::Run(const std::function<void()>& body) {
     }
   }
   ReportDeadlock();
+  for (auto& core : cores_) core->AfterAll();
   for (Coroutine& c : coroutines) munmap(c.stack, kStackBytes);
 
   Report report;

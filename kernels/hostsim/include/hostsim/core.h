@@ -126,7 +126,8 @@ class Core {
   void FailAt(Fault fault, Pipe pipe, const char* op, Loc loc, const std::string& message);
   void FailRange(Fault fault, Mem mem, uint64_t begin, uint64_t end, const std::string& message);
 
-  void AtEnd();  // the kernel returned
+  void AtEnd();     // the kernel returned
+  void AfterAll();  // it returned on all cores
   CoreReport TakeReport();
   double time() const;
 
