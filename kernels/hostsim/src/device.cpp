@@ -77,11 +77,6 @@ class BadAccessGuard {
   struct sigaction old_segv_ = {}, old_bus_ = {};
 };
 
-std::mutex& LaunchMutex() {
-  static std::mutex mutex;
-  return mutex;
-}
-
 }  // namespace
 
 Core& Current() {
@@ -236,7 +231,7 @@ double Device::BytesPerCycle(bool l2) const {
 }
 
 Report Launch(const LaunchConfig& config, const std::function<void()>& body) {
-  std::lock_guard<std::mutex> lock(LaunchMutex());
+  std::lock_guard<std::recursive_mutex> lock(GmSpace::Instance().mutex());
   const DeviceProfile* profile = FindProfile(config.profile);
   if (profile == nullptr || config.blocks == 0) {
     Report report;

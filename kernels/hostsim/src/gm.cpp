@@ -34,6 +34,7 @@ GmSpace& GmSpace::Instance() {
 }
 
 void* GmSpace::Allocate(size_t bytes) {
+  std::lock_guard<std::recursive_mutex> lock(mutex_);
   // [guard page | data, pushed to the end of its pages | guard page]
   size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   size_t padded = CeilDiv(std::max<size_t>(bytes, 1), kGmAlignment) * kGmAlignment;
@@ -53,6 +54,7 @@ void* GmSpace::Allocate(size_t bytes) {
 }
 
 void GmSpace::Free(void* memory) {
+  std::lock_guard<std::recursive_mutex> lock(mutex_);
   auto found = Mappings().find(memory);
   if (found == Mappings().end()) return;
   Unregister(reinterpret_cast<uintptr_t>(memory));
@@ -61,18 +63,37 @@ void GmSpace::Free(void* memory) {
 }
 
 void GmSpace::Register(uintptr_t begin, size_t bytes) {
-  GmRange range;
-  range.begin = begin;
-  range.end = begin + bytes;
-  range.chunks.resize(CeilDiv<size_t>(bytes + kBlock, kBlock * GmRange::kChunk) + 1);
-  auto place = std::upper_bound(ranges_.begin(), ranges_.end(), begin,
-                                [](uintptr_t value, const GmRange& other) { return value < other.begin; });
-  ranges_.insert(place, std::move(range));
+  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  registrations_.push_back({begin, begin + bytes});
+  Rebuild();
 }
 
 void GmSpace::Unregister(uintptr_t begin) {
-  ranges_.erase(std::remove_if(ranges_.begin(), ranges_.end(), [&](const GmRange& r) { return r.begin == begin; }),
-                ranges_.end());
+  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  auto found = std::find_if(registrations_.begin(), registrations_.end(),
+                            [&](const Registration& r) { return r.begin == begin; });
+  if (found == registrations_.end()) return;
+  registrations_.erase(found);
+  Rebuild();
+}
+
+// Overlapping registrations become one range; neighbours that merely touch stay apart, so that a kernel cannot run
+// from one tensor into the next.
+void GmSpace::Rebuild() {
+  std::vector<Registration> sorted = registrations_;
+  std::sort(sorted.begin(), sorted.end(),
+            [](const Registration& a, const Registration& b) { return a.begin < b.begin; });
+  ranges_.clear();
+  for (const Registration& r : sorted) {
+    if (!ranges_.empty() && r.begin < ranges_.back().end) {
+      ranges_.back().end = std::max(ranges_.back().end, r.end);
+    } else {
+      ranges_.push_back({r.begin, r.end, {}});
+    }
+  }
+  for (GmRange& range : ranges_) {
+    range.chunks.resize(CeilDiv<size_t>(range.end - range.begin + kBlock, kBlock * GmRange::kChunk) + 1);
+  }
 }
 
 GmRange* GmSpace::Find(uintptr_t address, size_t bytes) {

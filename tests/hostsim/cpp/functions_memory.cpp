@@ -221,6 +221,90 @@ CHECK_FUNCTIONS(products) {
         "dequantised");
 }
 
+// The same product with queues on every level of the cube core.
+CHECK_FUNCTIONS(queued_product) {
+  constexpr int m = 32, n = 32, k = 64;
+  auto a = Random<half>(m * k, -1, 1, 2), b = Random<half>(k * n, -1, 1, 3);
+  Gm<half> ga(a), gb(b);
+  Gm<float> gc(m * n);
+  Run("queued product", hostsim::Cube(), [&] {
+    TPipe pipe;
+    TQue<TPosition::A1, 1> qa1;
+    TQue<TPosition::B1, 1> qb1;
+    TQue<TPosition::A2, 1> qa2;
+    TQue<TPosition::B2, 1> qb2;
+    TQue<TPosition::CO1, 1> qc;
+    pipe.InitBuffer(qa1, 1, m * k * sizeof(half));
+    pipe.InitBuffer(qb1, 1, k * n * sizeof(half));
+    pipe.InitBuffer(qa2, 1, m * k * sizeof(half));
+    pipe.InitBuffer(qb2, 1, k * n * sizeof(half));
+    pipe.InitBuffer(qc, 1, m * n * sizeof(float));
+    LocalTensor<half> a1 = qa1.AllocTensor<half>(), b1 = qb1.AllocTensor<half>();
+    DataCopy(a1, ga.tensor(), Nd2NzParams{1, m, k, 0, k, m, 1, 0});
+    DataCopy(b1, gb.tensor(), Nd2NzParams{1, k, n, 0, n, k, 1, 0});
+    qa1.EnQue(a1);
+    qb1.EnQue(b1);
+    a1 = qa1.DeQue<half>();
+    b1 = qb1.DeQue<half>();
+    LocalTensor<half> a2 = qa2.AllocTensor<half>(), b2 = qb2.AllocTensor<half>();
+    for (int i = 0; i < m / 16; ++i)
+      LoadData(a2[i * 16 * k], a1[i * 256], LoadData2DParams{0, k / 16, m / 16, 0, 0, false, 0});
+    for (int i = 0; i < k / 16; ++i)
+      LoadData(b2[i * 16 * n], b1[i * 256], LoadData2DParams{0, n / 16, k / 16, 0, 0, true, 0});
+    qa1.FreeTensor(a1);
+    qb1.FreeTensor(b1);
+    qa2.EnQue(a2);
+    qb2.EnQue(b2);
+    a2 = qa2.DeQue<half>();
+    b2 = qb2.DeQue<half>();
+    LocalTensor<float> c = qc.AllocTensor<float>();
+    Mmad(c, a2, b2, MmadParams{m, n, k, 0, false, true});
+    qa2.FreeTensor(a2);
+    qb2.FreeTensor(b2);
+    qc.EnQue(c);
+    c = qc.DeQue<float>();
+    Fixpipe(gc.tensor(), c, FixpipeParamsV220(n, m, m, n, false));
+    qc.FreeTensor(c);
+  });
+  Close(gc.values(), Reference(a, b, m, n, k, false), 1e-6, "queued product");
+}
+
+// Host memory that was not allocated here, seen through two overlapping views.
+CHECK_FUNCTIONS(registered_memory) {
+  std::vector<float> memory(128, 1.0f);
+  hostsim::GmRegister(memory.data(), 96 * sizeof(float));
+  hostsim::GmRegister(memory.data() + 32, 96 * sizeof(float));
+  auto body = [&] {
+    GlobalTensor<float> t;
+    t.SetGlobalBuffer(memory.data(), 128);
+    DataCopy(Ub<float>(0, 128), t, 128);
+    PipeBarrier<PIPE_ALL>();
+  };
+  OnVector("registered", body);
+  hostsim::GmUnregister(memory.data());
+  hostsim::Report report = hostsim::Launch(hostsim::LaunchConfig("half gone", hostsim::Vector(), 1), body);
+  Expect(report.Has(hostsim::Fault::kGmOutOfBounds), "half of the memory is no longer registered");
+  hostsim::GmUnregister(memory.data() + 32);
+}
+
+CHECK_FUNCTIONS(profiles) {
+  Gm<float> in(4096);
+  auto cycles = [&](const char* profile) {
+    hostsim::LaunchConfig config("profile", hostsim::Vector(), 40);
+    config.profile = profile;
+    return hostsim::Launch(config, [&] {
+      DataCopy(Ub<float>(0, 4096), in.tensor(), 4096);
+      PipeBarrier<PIPE_ALL>();
+    });
+  };
+  for (const char* name : {"910B1", "910B2", "910B3", "910B4", "A3"}) {
+    hostsim::Report report = cycles(name);
+    Expect(report.ok() && report.profile == name && report.cycles > 0, name);
+  }
+  Expect(cycles("910B4").cycles < cycles("910B1").cycles, "a slower clock waits fewer cycles for memory");
+  Expect(cycles("910C9").Has(hostsim::Fault::kBadArgument), "unknown profile");
+}
+
 CHECK_FUNCTIONS(transposes) {
   auto check = [](auto zero, uint32_t side, const char* name) {
     using T = decltype(zero);

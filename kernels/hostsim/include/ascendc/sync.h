@@ -1,6 +1,8 @@
 // Flags, barriers, cross-core flags, and what a kernel asks about its core.
 #pragma once
 
+#include <cstdio>
+
 #include "ascendc/tensor.h"
 
 namespace AscendC {
@@ -101,4 +103,15 @@ constexpr int16_t GetDataBlockSizeInBytes() { return ONE_BLK_SIZE; }
 inline int64_t GetSystemCycle() { return static_cast<int64_t>(hostsim::Current().time()); }
 inline void InitSocState() {}
 
+template <class... Args>
+void printf(const char* format, Args... args) {
+  std::printf(format, args...);
+}
+
 }  // namespace AscendC
+
+// The block index as the compiler's built-in variable.
+struct HostsimBlockIndex {
+  operator int64_t() const { return hostsim::Current().id().block; }
+};
+inline HostsimBlockIndex block_idx;

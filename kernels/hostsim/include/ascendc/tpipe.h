@@ -332,6 +332,11 @@ class TPipe {
   Loc loc_;
 };
 
-inline TPipe* GetTPipePtr() { return static_cast<TPipe*>(hostsim::Current().pipe_state.pipe); }
-
 }  // namespace AscendC
+
+// The device headers declare it outside the namespace.
+inline AscendC::TPipe* GetTPipePtr() { return static_cast<AscendC::TPipe*>(hostsim::Current().pipe_state.pipe); }
+
+namespace AscendC {
+using ::GetTPipePtr;
+}

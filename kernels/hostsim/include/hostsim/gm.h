@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "hostsim/types.h"
@@ -54,9 +55,19 @@ class GmSpace {
   // The registered range nearest to an address, for messages.
   const GmRange* Nearest(uintptr_t address) const;
   void ForgetAccesses();  // a new launch starts
+  // Held by a launch from start to end, and by every change of the ranges.
+  std::recursive_mutex& mutex() { return mutex_; }
 
  private:
-  std::vector<GmRange> ranges_;  // sorted by begin
+  struct Registration {
+    uintptr_t begin;
+    uintptr_t end;
+  };
+  void Rebuild();
+
+  std::recursive_mutex mutex_;
+  std::vector<Registration> registrations_;  // may overlap: two views of one tensor
+  std::vector<GmRange> ranges_;              // their union, sorted
   size_t last_ = 0;
 };
 

@@ -53,7 +53,7 @@ T* GmAlloc(size_t count) {
   return static_cast<T*>(GmAllocBytes(count * sizeof(T)));
 }
 
-// Makes existing host memory (a tensor's storage) visible to kernels. Ranges must not overlap.
+// Makes existing host memory (a tensor's storage) visible to kernels. Ranges may overlap.
 void GmRegister(const void* memory, size_t bytes);
 void GmUnregister(const void* memory);
 
