@@ -88,6 +88,14 @@ def test_unsupported_types_do_not_compile(statement: str, message: str) -> None:
     assert done.returncode != 0 and message in done.stderr, done.stderr
 
 
+def test_every_supported_call_compiles() -> None:
+    compiler = shutil.which("g++") or shutil.which("clang++")
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    done = compile_only(compiler, f'#include "{CPP / "api_calls.h"}"\n', "-Wall", "-Wextra", "-Wno-unused-parameter")
+    assert done.returncode == 0 and "warning" not in done.stderr, done.stderr
+
+
 def test_examples_do_not_narrow() -> None:
     """The device compiler is a clang: it rejects initialisers that narrow."""
     compiler = shutil.which("clang++") or shutil.which("clang++-15")

@@ -8,6 +8,7 @@
 #include "ascendc/index.h"
 #include "ascendc/params.h"
 #include "ascendc/reduce.h"
+#include "ascendc/scalar.h"
 #include "ascendc/sync.h"
 #include "ascendc/tensor.h"
 #include "ascendc/tpipe.h"

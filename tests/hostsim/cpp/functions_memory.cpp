@@ -106,6 +106,22 @@ CHECK_FUNCTIONS(scalars) {
   Expect(seen == std::vector<int64_t>({0, 1, 2, 3, 4, 5}), "vector block indices");
 }
 
+CHECK_FUNCTIONS(scalar_unit) {
+  Gm<int32_t> ints(8);
+  OnVector("scalar unit", [&] {
+    Expect(GetBitCount<1>(0xf0) == 4 && GetBitCount<0>(0xf0) == 60, "GetBitCount");
+    Expect(CountLeadingZero(0x0100000000000020ULL) == 7 && CountLeadingZero(0) == 64, "CountLeadingZero");
+    Expect(CountBitsCntSameAsSignBit(0x0100000000000020LL) == 6, "CountBitsCntSameAsSignBit");
+    Expect(GetSFFValue<1>(0x1000000000000100ULL) == 8 && GetSFFValue<0>(~uint64_t{0}) == -1, "GetSFFValue");
+    Expect(Cast<float, int32_t, RoundMode::CAST_CEIL>(1.25f) == 2, "scalar Cast to int32_t");
+    Expect(Cast<float, half, RoundMode::CAST_ODD>(1.0001f).bits == 0x3c01, "scalar Cast to half");
+    Expect(Cast(1.5f).bits == 0x3fc0 && Cast(bfloat16_t::FromBits(0x3fc0)) == 1.5f, "scalar Cast to and from bfloat16");
+    Expect(CeilDivision(7, 3) == 3, "CeilDivision");
+    WriteGmByPassDCache(ints.tensor().GetPhyAddr(3), 5);
+    Expect(ReadGmByPassDCache(ints.tensor().GetPhyAddr(3)) == 5, "GM past the cache");
+  });
+}
+
 // ---- cube ----------------------------------------------------------------------------------------------------------
 
 // C[m, n] = A[m, k] * B[k, n] through L1 and L0 with unaligned m; B is transposed on the way as `n` may be any multiple

@@ -262,6 +262,17 @@ void Select(const LocalTensor<T>& dst, const LocalTensor<U>& selMask, const Loca
                           detail::Strided(src0, p.src0BlkStride, p.src0RepStride), src1, selMode, loc);
 }
 
+template <typename T, typename U, bool isSetMask = true>
+void Select(const LocalTensor<T>& dst, const LocalTensor<U>& selMask, const LocalTensor<T>& src0, T src1,
+            SELMODE selMode, uint64_t mask[], const int32_t repeatTime, const BinaryRepeatParams& p,
+            Loc loc = Loc::Here()) {
+  if (ASCEND_IS_AIC) return;
+  hostsim::VectorCall call("Select", loc, sizeof(T));
+  call.Bits(mask, repeatTime);
+  detail::SelectScalar<T>(call, detail::Strided(dst, p.dstBlkStride, p.dstRepStride), selMask,
+                          detail::Strided(src0, p.src0BlkStride, p.src0RepStride), src1, selMode, loc);
+}
+
 // GatherMask: keeps the elements whose mask bit is 1, packed, and says how many.
 namespace detail {
 
