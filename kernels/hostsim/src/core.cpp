@@ -38,11 +38,10 @@ std::string CoreName(const CoreId& id) {
 Core::Core(Device& device, CoreId id) : device_(device), id_(id), name_(CoreName(id)) {
   auto add = [&](Mem mem) {
     Memory& memory = memories_[static_cast<int>(mem)];
-    memory.size = LocalSize(mem);
-    memory.data.reset(new uint8_t[memory.size]);
-    std::memset(memory.data.get(), kPoison, memory.size);
-    memory.state.reset(new uint8_t[memory.size]());
-    memory.granules.reset(new LocalGranule[CeilDiv(memory.size, kBlock)]());
+    uint32_t size = LocalSize(mem);
+    memory.data.reset(static_cast<uint8_t*>(std::calloc(size, 1)));
+    memory.state.reset(static_cast<uint8_t*>(std::calloc(size, 1)));
+    memory.granules.reset(static_cast<LocalGranule*>(std::calloc(CeilDiv(size, kBlock), sizeof(LocalGranule))));
   };
   if (id.cube) {
     for (Mem mem : kCubeMems) add(mem);
@@ -201,7 +200,11 @@ void Core::Undefined(const LocalRef& ref, uint32_t addr, uint32_t bytes) {
   while (last < addr + bytes && memory.state[last] == memory.state[first]) ++last;
   Fault fault = memory.state[first] == kPadding ? Fault::kPaddingRead : Fault::kUninitialised;
   FailRange(fault, ref.mem, first, last, "");
-  std::memset(memory.state.get() + addr, kDefined, bytes);  // reported once
+  for (uint32_t i = addr; i < addr + bytes; ++i) {
+    if (memory.state[i] == kDefined) continue;
+    memory.data[i] = kPoison;
+    memory.state[i] = kDefined;  // reported once
+  }
 }
 
 void Core::MarkPadding(Mem mem, uint32_t addr, uint32_t bytes) {

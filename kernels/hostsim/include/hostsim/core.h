@@ -8,6 +8,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <deque>
 #include <memory>
 #include <string>
@@ -147,11 +148,16 @@ class Core {
     Pipe write_pipe = Pipe::kS;
     LocalClock reads{};
   };
+  // Zeroed pages from calloc: what a kernel never touches costs nothing.
+  struct Free {
+    void operator()(void* p) const { std::free(p); }
+  };
+  template <class T>
+  using Pages = std::unique_ptr<T[], Free>;
   struct Memory {
-    std::unique_ptr<uint8_t[]> data;
-    std::unique_ptr<uint8_t[]> state;  // per byte
-    std::unique_ptr<LocalGranule[]> granules;
-    uint32_t size = 0;
+    Pages<uint8_t> data;
+    Pages<uint8_t> state;  // per byte
+    Pages<LocalGranule> granules;
   };
   struct Flag {
     bool set = false;
