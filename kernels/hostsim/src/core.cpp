@@ -16,13 +16,6 @@ constexpr uint8_t kPoison = 0xff;  // a NaN in every floating type
 constexpr Mem kVectorMems[] = {Mem::kUb};
 constexpr Mem kCubeMems[] = {Mem::kL1, Mem::kL0A, Mem::kL0B, Mem::kL0C, Mem::kBias, Mem::kFixbuf};
 
-// Bits of the bytes [addr, end) that fall into the granule starting at `base`.
-uint32_t ByteMask(uint64_t base, uint64_t addr, uint64_t end) {
-  uint64_t low = std::max(addr, base) - base;
-  uint64_t high = std::min<uint64_t>(end, base + kBlock) - base;
-  return static_cast<uint32_t>(((uint64_t{1} << high) - 1) & ~((uint64_t{1} << low) - 1));
-}
-
 std::string CoreName(const CoreId& id) {
   char text[64];
   if (id.cube) {

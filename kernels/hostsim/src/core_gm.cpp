@@ -8,12 +8,6 @@
 namespace hostsim {
 namespace {
 
-uint32_t ByteMask(uintptr_t base, uintptr_t begin, uintptr_t end) {
-  uint64_t low = std::max(begin, base) - base;
-  uint64_t high = std::min<uintptr_t>(end, base + kBlock) - base;
-  return static_cast<uint32_t>(((uint64_t{1} << high) - 1) & ~((uint64_t{1} << low) - 1));
-}
-
 bool Untouched(const GmGranule& granule) { return granule.write.instruction == 0 && granule.reads[0].instruction == 0; }
 
 }  // namespace
@@ -25,19 +19,24 @@ bool Core::Knows(const GmAccess& access, Pipe pipe) const {
          (pipe == Pipe::kS && access.pipe == Pipe::kS);
 }
 
+GmRange* Core::FindGm(uintptr_t begin, size_t bytes) {
+  GmRange* range = GmSpace::Instance().Find(begin, bytes);
+  if (range != nullptr) return range;
+  const GmRange* near = GmSpace::Instance().Nearest(begin);
+  std::string message = "no global memory is registered";
+  if (near != nullptr) {
+    message = "the nearest allocation has " + std::to_string(near->end - near->begin) +
+              " bytes, the access starts at byte " + std::to_string(static_cast<int64_t>(begin - near->begin));
+  }
+  FailRange(Fault::kGmOutOfBounds, Mem::kGm, begin, begin + bytes, message);
+  return nullptr;
+}
+
 bool Core::ReadGm(const void* pointer, size_t bytes) {
   if (bytes == 0) return true;
   uintptr_t begin = reinterpret_cast<uintptr_t>(pointer), end = begin + bytes;
-  GmRange* range = GmSpace::Instance().Find(begin, bytes);
-  if (range == nullptr) {
-    const GmRange* near = GmSpace::Instance().Nearest(begin);
-    FailRange(Fault::kGmOutOfBounds, Mem::kGm, begin, end,
-              near == nullptr
-                  ? "no global memory is registered"
-                  : "nearest allocation has " + std::to_string(near->end - near->begin) +
-                        " bytes, access starts at byte " + std::to_string(static_cast<int64_t>(begin - near->begin)));
-    return false;
-  }
+  GmRange* range = FindGm(begin, bytes);
+  if (range == nullptr) return false;
   report_.gm_read += bytes;
   if (pipe_ != Pipe::kS) {
     for (uintptr_t line : dirty_lines_) {
@@ -80,16 +79,8 @@ bool Core::ReadGm(const void* pointer, size_t bytes) {
 bool Core::WriteGm(const void* pointer, size_t bytes, bool atomic_write) {
   if (bytes == 0) return true;
   uintptr_t begin = reinterpret_cast<uintptr_t>(pointer), end = begin + bytes;
-  GmRange* range = GmSpace::Instance().Find(begin, bytes);
-  if (range == nullptr) {
-    const GmRange* near = GmSpace::Instance().Nearest(begin);
-    FailRange(Fault::kGmOutOfBounds, Mem::kGm, begin, end,
-              near == nullptr
-                  ? "no global memory is registered"
-                  : "nearest allocation has " + std::to_string(near->end - near->begin) +
-                        " bytes, access starts at byte " + std::to_string(static_cast<int64_t>(begin - near->begin)));
-    return false;
-  }
+  GmRange* range = FindGm(begin, bytes);
+  if (range == nullptr) return false;
   report_.gm_written += bytes;
   uint64_t touched = 0;
   for (uintptr_t base = begin / kBlock * kBlock; base < end; base += kBlock) {

@@ -121,6 +121,15 @@ class TQueBind {
     }
     buffer->state = hostsim::QueueBuffer::State::kFree;
   }
+  // The forms of a queue of depth 0: the tensor stays with the caller.
+  template <typename T>
+  void AllocTensor(LocalTensor<T>& tensor, Loc loc = Loc::Here()) {
+    tensor = AllocTensor<T>(loc);
+  }
+  template <typename T>
+  void DeQue(LocalTensor<T>& tensor, Loc loc = Loc::Here()) {
+    tensor = DeQue<T>(loc);
+  }
   bool VacantInQue() const { return queued_ < depth; }
   bool HasTensorInQue() const { return queued_ > 0; }
   int32_t GetTensorCountInQue() const { return queued_; }

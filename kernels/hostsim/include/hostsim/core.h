@@ -179,6 +179,7 @@ class Core {
   };
 
   bool InRange(const LocalRef& ref, uint32_t addr, uint32_t bytes);
+  GmRange* FindGm(uintptr_t begin, size_t bytes);  // null, and reported, when out of bounds
   bool Knows(const GmAccess& access, Pipe pipe) const;
   bool KnownWhenLoaded(const GmAccess& access, const CacheLine& line) const;
   void Conflict(Fault fault, Mem mem, uint64_t begin, uint64_t end, const std::string& message, const Core& other,

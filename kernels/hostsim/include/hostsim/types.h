@@ -36,4 +36,11 @@ constexpr T CeilDiv(T a, T b) {
   return (a + b - 1) / b;
 }
 
+// Bits of the bytes of [begin, end) that fall into the block starting at `base`.
+inline uint32_t ByteMask(uint64_t base, uint64_t begin, uint64_t end) {
+  uint64_t low = begin > base ? begin - base : 0;
+  uint64_t high = end < base + kBlock ? end - base : kBlock;
+  return static_cast<uint32_t>(((uint64_t{1} << high) - 1) & ~((uint64_t{1} << low) - 1));
+}
+
 }  // namespace hostsim
