@@ -106,6 +106,28 @@ CHECK_FUNCTIONS(scalars) {
   Expect(seen == std::vector<int64_t>({0, 1, 2, 3, 4, 5}), "vector block indices");
 }
 
+// Code of the other kind of core compiles and does nothing, guarded by ASCEND_IS_AIV or not.
+CHECK_FUNCTIONS(unguarded_code) {
+  Gm<float> in(Random<float>(64, 0, 1)), out(64);
+  Run("unguarded", hostsim::Mix(1, 1), [&] {
+    LocalTensor<float> t = Ub<float>(0, 64);
+    LocalTensor<float> l1(TPosition::A1, 0, 64);
+    DataCopy(t, in.tensor(), 64);
+    DataCopy(l1, in.tensor(), 64);
+    SetFlag<HardEvent::MTE2_V>(0);
+    WaitFlag<HardEvent::MTE2_V>(0);
+    Adds(t, t, 1.0f, 64);
+    PipeBarrier<PIPE_ALL>();
+    t.SetValue(0, t.GetValue(0));
+    PipeBarrier<PIPE_ALL>();
+    DataCopy(out.tensor(), t, 64);
+    PipeBarrier<PIPE_ALL>();
+  });
+  auto want = in.values();
+  for (float& v : want) v += 1.0f;
+  Same(out.values(), want, "unguarded code");
+}
+
 CHECK_FUNCTIONS(scalar_unit) {
   Gm<int32_t> ints(8);
   OnVector("scalar unit", [&] {

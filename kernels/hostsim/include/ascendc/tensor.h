@@ -51,8 +51,9 @@ class LocalTensor {
 
   T GetValue(const uint32_t index, Loc loc = Loc::Here()) const {
     hostsim::Core& core = hostsim::Current();
-    core.Begin(hostsim::Pipe::kS, "GetValue", loc);
     T value{};
+    if (!core.Has(ref_.mem)) return value;  // the other kind of core, as on the device
+    core.Begin(hostsim::Pipe::kS, "GetValue", loc);
     uint32_t addr = ref_.addr + index * uint32_t{sizeof(T)};
     if (core.ReadLocal(ref_, addr, sizeof(T))) value = *reinterpret_cast<const T*>(core.Data(ref_.mem) + addr);
     core.Finish(hostsim::cost::kScalar, 0, sizeof(T), 0);
@@ -61,6 +62,7 @@ class LocalTensor {
   template <typename S>
   void SetValue(const uint32_t index, const S value, Loc loc = Loc::Here()) const {
     hostsim::Core& core = hostsim::Current();
+    if (!core.Has(ref_.mem)) return;
     core.Begin(hostsim::Pipe::kS, "SetValue", loc);
     uint32_t addr = ref_.addr + index * uint32_t{sizeof(T)};
     if (core.WriteLocal(ref_, addr, sizeof(T)))
