@@ -49,12 +49,12 @@ inline float logit(const Row& row, int64_t id) {
   return visit(row, [&](auto* x) { return widen(x[id]); });
 }
 
-// f(offset, vector) for every vector of x[0..n); lanes past the end hold `fill`.
+// f(offset, vector) for every vector of x[0..n); lanes past the end hold -inf.
 template <typename T, typename Function>
-SPECDEC_INLINE void for_each_vector(const T* x, int64_t n, float fill, const Function& f) {
+SPECDEC_INLINE void for_each_vector(const T* x, int64_t n, const Function& f) {
   int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) f(i, load(x + i));
-  if (i < n) f(i, load_partial(x + i, n - i, fill));
+  if (i < n) f(i, load_partial(x + i, n - i, -kInf));
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -78,7 +78,7 @@ SPECDEC_INLINE void stream(const T* x, int64_t n, const Function& f) {
       f(pair + 1, b);
     }
   }
-  for_each_vector(x + i, n - i, -kInf, [&](int64_t, F v) { f(0, v); });
+  for_each_vector(x + i, n - i, [&](int64_t, F v) { f(0, v); });
 }
 
 SPECDEC_INLINE float reduce_max(const F (&lanes)[kAccumulators]) {
@@ -99,7 +99,7 @@ ChunkScan scan_chunk(const T* x, int64_t n, float scale) {
   // The reference is a guess: the largest of the first few logits. The sum takes a maximum up to 2^64 above it; where
   // that is not enough the chunk, by now in L1, is summed again with its true maximum.
   F first = splat(-FLT_MAX);
-  for_each_vector(x, std::min<int64_t>(n, kAccumulators * kLanes), -kInf, [&](int64_t, F v) { first = max(v, first); });
+  for_each_vector(x, std::min<int64_t>(n, kAccumulators * kLanes), [&](int64_t, F v) { first = max(v, first); });
   float reference = reduce_max(first);
   for (;;) {
     const F origin = splat(reference), factor = splat(scale);
@@ -194,7 +194,7 @@ float threshold(Row row, float max_value, float step, double target, const Weigh
     visit(row, [&](auto* x) {
       for (int64_t begin = 0; begin < row.size; begin += kChunk) {
         F sums[kPivots] = {};
-        for_each_vector(x + begin, std::min(kChunk, row.size - begin), -kInf, [&](int64_t, F v) {
+        for_each_vector(x + begin, std::min(kChunk, row.size - begin), [&](int64_t, F v) {
           const F w = v > splat(-kInf) ? weight(v) : F{};
           for (int k = 0; k < kPivots; ++k) sums[k] += v >= splat(pivots[k]) ? w : F{};
         });
@@ -212,7 +212,7 @@ float threshold(Row row, float max_value, float step, double target, const Weigh
     int64_t count = 0;
     F least = splat(kInf), greatest = splat(-kInf);
     visit(row, [&](auto* x) {
-      for_each_vector(x, row.size, -kInf, [&](int64_t, F v) {
+      for_each_vector(x, row.size, [&](int64_t, F v) {
         const I keep = (v >= splat(low)) & (v < splat(high));
         least = min(keep ? v : splat(kInf), least);
         greatest = max(keep ? v : splat(-kInf), greatest);
@@ -265,7 +265,7 @@ SPECDEC_INLINE F weight(const Distribution& d, F logits) { return exp2((logits -
 // factor * weight of ids begin.. begin + n; 0 up to the next multiple of kLanes.
 inline void weights(const Distribution& d, int64_t begin, int64_t n, float factor, float* out) {
   visit(d.row, [&](auto* x) {
-    for_each_vector(x + begin, n, -kInf,
+    for_each_vector(x + begin, n,
                     [&](int64_t i, F v) { store(out + i, v >= splat(d.cut) ? weight(d, v) * splat(factor) : F{}); });
   });
 }
@@ -347,7 +347,7 @@ inline double entropy(const Distribution& d) {
   visit(d.row, [&](auto* x) {
     for_each_chunk(d.row.size, [&](int64_t chunk, int64_t begin, int64_t n) {
       F moment = {};
-      for_each_vector(x + begin, n, -kInf, [&](int64_t, F v) {
+      for_each_vector(x + begin, n, [&](int64_t, F v) {
         const F w = weight(d, v);
         moment += (v >= splat(d.cut)) & (w > F{}) ? w * ((v - splat(d.max)) * splat(d.scale)) : F{};
       });
@@ -370,7 +370,7 @@ inline float filter_cut(const Distribution& d, const Filters& filters) {
     if (cut > -kInf) {
       int64_t count = 0;
       visit(d.row, [&](auto* x) {
-        for_each_vector(x, d.row.size, -kInf,
+        for_each_vector(x, d.row.size,
                         [&](int64_t, F v) { count += compress(buffer.get() + count, v, v >= splat(cut)); });
       });
       kept = {buffer.get(), DType::kFloat32, count};
@@ -493,7 +493,7 @@ class Remainder {
     visit(rest_.row, [&](auto* x) {
       for_each_chunk(rest_.row.size, [&](int64_t chunk, int64_t begin, int64_t n) {
         alignas(64) float values[kChunk];
-        for_each_vector(x + begin, n, -kInf, [&](int64_t i, F v) { store(values + i, v); });
+        for_each_vector(x + begin, n, [&](int64_t i, F v) { store(values + i, v); });
         for (int64_t id : removed_)
           if (begin <= id && id < begin + n) values[id - begin] = -kInf;
         F top = splat(-kInf);

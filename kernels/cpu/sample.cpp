@@ -21,7 +21,7 @@ std::vector<int64_t> best(const Distribution& d, int64_t k) {
   }
   std::vector<Candidate> candidates;
   visit(d.row, [&](auto* x) {
-    for_each_vector(x, d.row.size, -kInf, [&](int64_t i, F v) {
+    for_each_vector(x, d.row.size, [&](int64_t i, F v) {
       if (reduce_max(v) < cut) return;
       for (int lane = 0; lane < kLanes; ++lane)
         if (v[lane] >= cut) candidates.push_back({v[lane], i + lane});

@@ -258,8 +258,9 @@ struct KeyBlock {
     holes = false;
     int64_t page = slot / p.block_size, offset = slot % p.block_size;
     for (int j = 0; j < count; ++page, offset = 0) {
-      const int64_t block = task.request->block_table[page];
-      const bool valid = block >= 0 && block < p.num_blocks;
+      const int64_t id = task.request->block_table[page];
+      const bool valid = id >= 0 && id < p.num_blocks;
+      const int64_t block = valid ? id : 0;
       holes |= !valid;
       const char* k = static_cast<const char*>(p.k_cache) + (block * p.k_strides[0] + head * p.k_strides[2]) * element;
       const char* v = static_cast<const char*>(p.v_cache) + (block * p.v_strides[0] + head * p.v_strides[2]) * element;
@@ -292,7 +293,7 @@ class Prefetcher {
   }
   SPECDEC_INLINE void step() {
     for (int i = 0; i < lines_a_step_ && row_ < total_; ++i) {
-      __builtin_prefetch(rows_[row_] + offset_, 0, 2);
+      __builtin_prefetch(reinterpret_cast<const void*>(uintptr_t(rows_[row_]) + offset_), 0, 2);  // null is no harm
       offset_ += 64;
       if (offset_ >= bytes_[row_ >= keys_]) {
         offset_ = 0;
@@ -325,6 +326,7 @@ class Visibility {
       const int64_t node = (task.row_begin + r) / group;
       nodes_[r] = int32_t(node);
       if (p_.window > 0) row_depths_[r] = depths_[node];
+      if (words_ == 0) continue;
       const int64_t* mask = p_.mask + (request_->first_node + node) * p_.mask_words;
       uint32_t* bits = bits_.data() + r / tile_rows_ * tile_rows_ * words_ + r % tile_rows_;
       for (int64_t w = 0; w < words_; ++w) bits[w * tile_rows_] = uint32_t(uint64_t(mask[w / 2]) >> (w % 2 * 32));
@@ -372,8 +374,8 @@ class Visibility {
         if (p_.window > 0) distance = -int64_t{depths_[key]};
       }
       if (p_.window > 0) {
-        const int64_t limit = std::clamp<int64_t>(p_.window - distance, INT32_MIN, INT32_MAX);
-        for (int v = 0; v < kVecs; ++v) seen[v] &= depth[v] < splat_int(int32_t(limit));
+        const int64_t limit = std::clamp<int64_t>(p_.window - distance - 1, INT32_MIN, INT32_MAX);
+        for (int v = 0; v < kVecs; ++v) seen[v] &= depth[v] <= splat_int(int32_t(limit));
       }
       for (int v = 0; v < kVecs; ++v) store(s + v * kLanes, select(seen[v], load(s + v * kLanes), splat(-kInf)));
     }

@@ -50,10 +50,10 @@ def tree_attention(
         if depth is not None:
             depths = depth[rows].long()
         # visible[i, s] = node i sees slot s.
-        visible = torch.cat([torch.ones(nodes, context, dtype=torch.bool, device=q.device), sees], 1)[:, : len(slots)]
-        visible = visible & in_cache
+        is_node, node = slots >= context, (slots - context).clamp(min=0)
+        visible = in_cache & (~is_node | sees[:, node])
         if window > 0:
-            positions = torch.cat([torch.arange(context, device=q.device), context + depths])[: len(slots)]
+            positions = torch.where(is_node, context + depths[node], slots)
             visible = visible & (context + depths[:, None] - positions < window)
 
         group = heads // kv_heads
