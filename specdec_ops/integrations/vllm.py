@@ -239,7 +239,7 @@ def _swap_when_built(sampler_class: type, method: str, swap: Callable[[Any, Any]
     That is after every patch that vllm-ascend applies when its worker starts, and follows it into the module of its own
     subclass.
     """
-    original = sampler_class.__init__
+    original = sampler_class.__init__  # type: ignore[misc]
     if hasattr(original, "__wrapped__"):
         return  # plugins may be loaded more than once
 
