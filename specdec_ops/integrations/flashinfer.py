@@ -65,6 +65,7 @@ def _draw(
     offset: int | Tensor | None,
     top_k: int | Tensor | None = None,
     top_p: float | Tensor | None = None,
+    min_p: float | Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     if check_nan and bool(logits.isnan().any()):
         raise ValueError("the input contains NaN")
@@ -77,8 +78,32 @@ def _draw(
         _uniforms(rows, 1, SAMPLE_STREAM, device, generator, seed, offset)[:, 0].contiguous(),
         top_k=_per_row(top_k, rows, torch.int32, device),
         top_p=_per_row(top_p, rows, torch.float32, device),
+        min_p=_per_row(min_p, rows, torch.float32, device),
     )
     return token.to(dtype), status == 0
+
+
+def _draw_filtered(
+    logits: Tensor,
+    top_k: int | Tensor,
+    top_p: float | Tensor,
+    indices: Tensor | None,
+    filter_apply_order: str,
+    generator: torch.Generator | None,
+    check_nan: bool,
+    seed: int | Tensor | None,
+    offset: int | Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    if filter_apply_order == "top_k_first":
+        return _draw(logits, indices, generator, check_nan, seed, offset, top_k=top_k, top_p=top_p)
+    if filter_apply_order != "joint":
+        raise ValueError(f"filter_apply_order: expected top_k_first or joint, got {filter_apply_order}")
+    # Top-k of what is in the top-p set of all is what is in both.
+    rows = logits if indices is None else logits[indices.long()]
+    token, valid = _draw(
+        top_p_renorm_probs(rows.float().softmax(-1), top_p).log(), None, generator, check_nan, seed, offset, top_k=top_k
+    )
+    return token if indices is None else token.to(indices.dtype), valid
 
 
 def sampling_from_logits(
@@ -105,7 +130,7 @@ def sampling_from_probs(
     return_valid: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Draw a token from each row of probabilities `[B, V]`; `valid` where a row has a distribution."""
-    token, valid = _draw(probs.log(), indices, generator, check_nan, seed, offset)
+    token, valid = _draw(probs.float().log(), indices, generator, check_nan, seed, offset)
     return (token, valid) if return_valid else token
 
 
@@ -126,20 +151,81 @@ def top_k_top_p_sampling_from_logits(
     "top_k_first" takes top-p of what top-k left, renormalised; "joint" the tokens in both sets of the whole
     distribution.
     """
-    if filter_apply_order == "joint":
-        if indices is not None:
-            logits, indices = logits[indices.long()], None
-        logits = top_p_renorm_probs(logits.float().softmax(-1), top_p).log()
-        return _draw(logits, indices, generator, check_nan, seed, offset, top_k=top_k)[0]
-    if filter_apply_order != "top_k_first":
-        raise ValueError(f"filter_apply_order: expected top_k_first or joint, got {filter_apply_order}")
-    return _draw(logits, indices, generator, check_nan, seed, offset, top_k=top_k, top_p=top_p)[0]
+    return _draw_filtered(logits, top_k, top_p, indices, filter_apply_order, generator, check_nan, seed, offset)[0]
+
+
+def top_k_sampling_from_probs(
+    probs: Tensor,
+    top_k: int | Tensor,
+    indices: Tensor | None = None,
+    deterministic: bool = True,
+    generator: torch.Generator | None = None,
+    check_nan: bool = False,
+    seed: int | Tensor | None = None,
+    offset: int | Tensor | None = None,
+    return_valid: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Draw a token from each row of probabilities `[B, V]` cut to its `top_k` best."""
+    token, valid = _draw(probs.float().log(), indices, generator, check_nan, seed, offset, top_k=top_k)
+    return (token, valid) if return_valid else token
+
+
+def top_p_sampling_from_probs(
+    probs: Tensor,
+    top_p: float | Tensor,
+    indices: Tensor | None = None,
+    deterministic: bool = True,
+    generator: torch.Generator | None = None,
+    check_nan: bool = False,
+    seed: int | Tensor | None = None,
+    offset: int | Tensor | None = None,
+    return_valid: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Draw a token from each row of probabilities `[B, V]` cut to its smallest set of mass `top_p`."""
+    token, valid = _draw(probs.float().log(), indices, generator, check_nan, seed, offset, top_p=top_p)
+    return (token, valid) if return_valid else token
+
+
+def min_p_sampling_from_probs(
+    probs: Tensor,
+    min_p: float | Tensor,
+    indices: Tensor | None = None,
+    deterministic: bool = True,
+    generator: torch.Generator | None = None,
+    check_nan: bool = False,
+    seed: int | Tensor | None = None,
+    offset: int | Tensor | None = None,
+    return_valid: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Draw a token from each row of probabilities `[B, V]` cut to what has `min_p` of the largest."""
+    token, valid = _draw(probs.float().log(), indices, generator, check_nan, seed, offset, min_p=min_p)
+    return (token, valid) if return_valid else token
+
+
+def top_k_top_p_sampling_from_probs(
+    probs: Tensor,
+    top_k: int | Tensor,
+    top_p: float | Tensor,
+    indices: Tensor | None = None,
+    filter_apply_order: str = "top_k_first",
+    deterministic: bool = True,
+    generator: torch.Generator | None = None,
+    check_nan: bool = False,
+    seed: int | Tensor | None = None,
+    offset: int | Tensor | None = None,
+    return_valid: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """`top_k_top_p_sampling_from_logits` for rows of probabilities `[B, V]`."""
+    token, valid = _draw_filtered(
+        probs.float().log(), top_k, top_p, indices, filter_apply_order, generator, check_nan, seed, offset
+    )
+    return (token, valid) if return_valid else token
 
 
 def _renorm(probs: Tensor, top_k: int | Tensor | None = None, top_p: float | Tensor | None = None) -> Tensor:
     rows, vocabulary = probs.shape
     tokens, logprobs = sample_topk(
-        probs.log(),
+        probs.float().log(),
         None,
         vocabulary,
         top_k=_per_row(top_k, rows, torch.int32, probs.device),

@@ -71,18 +71,30 @@ def test_rows_without_a_distribution_are_told():
 
 @pytest.mark.parametrize("order", ["top_k_first", "joint"])
 def test_top_k_and_top_p(order):
-    logits = torch.tensor([[0.4, 0.3, 0.2, 0.1]]).log()
-    # Joint: top-p 0.6 of all are {0, 1}; of the best 3 they are {0, 1}, too; at 0.75 it is {0, 1, 2} and {0, 1}.
+    p = torch.tensor([[0.4, 0.3, 0.2, 0.1]])
+    logits, indices = p.log(), torch.zeros(400, dtype=torch.int64)
+    # 0.75 takes three of all four, but two of the best three renormalised.
     wanted = {"top_k_first": {0, 1}, "joint": {0, 1, 2}}[order]
-    indices = torch.zeros(400, dtype=torch.int32)
-    tokens = flashinfer.top_k_top_p_sampling_from_logits(
-        logits, 3, 0.75, indices, filter_apply_order=order, seed=1, offset=0
-    )
-    assert tokens.dtype == torch.int32 and set(tokens.tolist()) == wanted
+    options = {"filter_apply_order": order, "seed": 1, "offset": 0}
+    tokens = flashinfer.top_k_top_p_sampling_from_logits(logits, 3, 0.75, indices, **options)
+    assert tokens.dtype == torch.int64 and set(tokens.tolist()) == wanted
+    assert torch.equal(tokens, flashinfer.top_k_top_p_sampling_from_probs(p, 3, 0.75, indices, **options))
     tokens = flashinfer.top_k_top_p_sampling_from_logits(
         logits.expand(2, 4), torch.tensor([1, 4]), torch.tensor([1.0, 0.3]), filter_apply_order=order
     )
     assert tokens.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_single_filters(dtype):
+    p, indices = torch.tensor([[0.375, 0.3125, 0.25, 0.0625]], dtype=dtype), torch.zeros(400, dtype=torch.int32)
+    for function, value, wanted in (
+        (flashinfer.top_k_sampling_from_probs, 2, {0, 1}),
+        (flashinfer.top_p_sampling_from_probs, 0.7, {0, 1, 2}),
+        (flashinfer.min_p_sampling_from_probs, 0.8, {0, 1}),
+    ):
+        tokens, valid = function(p, value, indices, seed=2, offset=0, return_valid=True)
+        assert set(tokens.tolist()) == wanted and valid.all()
 
 
 def test_an_unknown_order_of_the_filters():
@@ -96,6 +108,10 @@ def test_renormalised_distributions():
         flashinfer.top_p_renorm_probs(p, 0.6), torch.tensor([[0, 4 / 7, 0, 3 / 7], [1, 0, 0, 0]])
     )
     torch.testing.assert_close(flashinfer.top_p_renorm_probs(p, torch.tensor([1.0, 0.5]))[0], p[0])
+    close = torch.softmax(torch.arange(200.0) / 1e3, 0)[None].bfloat16()
+    assert int((flashinfer.top_k_renorm_probs(close, 100) > 0).sum()) == int(
+        (close >= close.sort().values[0, 100]).sum()
+    )
     torch.testing.assert_close(
         flashinfer.top_k_renorm_probs(p, torch.tensor([3, 2])),  # the three 0.1 tie and are kept
         torch.tensor([[0, 4 / 9, 2 / 9, 3 / 9], [0.7, 0.1, 0.1, 0.1]]),
