@@ -1,0 +1,409 @@
+"""FlashInfer's sampling, merging and paged attention with custom masks: same arguments, same results.
+
+Where FlashInfer takes probabilities, the operators get their logarithm: logits up to a constant a row, -inf for 0.
+FlashInfer's log-sum-exps are to base 2, the operators' natural.
+
+Random numbers come from `philox_uniform`, so that they are the same on every device but not FlashInfer's. `seed` and
+`offset` may be ints or int64/uint64 tensors `[1]`, for the whole batch, or `[B]`, one a request: then a request draws
+the same whatever else is in the batch (in `chain_speculative_sampling`, too, where FlashInfer reads the first seed
+only). Without a seed they come from `generator`. As theirs, a seed must not be used twice with the same offset.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from specdec_ops.ops import merge_attention, philox_uniform, sample, sample_topk, tree_attention, verify_chain
+
+SAMPLE_STREAM, CHAIN_STREAM = 0, 1
+
+
+def _uniforms(
+    batch: int,
+    columns: int,
+    stream: int,
+    device: torch.device,
+    generator: torch.Generator | None,
+    seed: int | Tensor | None,
+    offset: int | Tensor | None,
+) -> Tensor:
+    if seed is None:
+        return torch.rand(batch, columns, generator=generator, device=device)
+    if isinstance(seed, Tensor) != isinstance(offset, Tensor):
+        raise ValueError("seed and offset: expected two tensors or two ints")
+
+    def words(value: int | Tensor | None, name: str) -> Tensor:
+        if not isinstance(value, Tensor):
+            return torch.full((1,), value or 0, dtype=torch.int64, device=device)
+        if value.dtype not in (torch.int64, torch.uint64) or value.ndim != 1 or value.shape[0] not in (1, batch):
+            raise ValueError(
+                f"{name}: expected int64 or uint64 [1] or [{batch}], got {value.dtype} {list(value.shape)}"
+            )
+        return value.view(torch.int64)
+
+    seeds, offsets = words(seed, "seed"), words(offset, "offset")
+    rows = max(seeds.shape[0], offsets.shape[0])
+    lanes = columns if rows == batch else batch * columns  # of one seed, each request takes its own lanes
+    return philox_uniform(seeds.expand(rows).contiguous(), offsets.expand(rows).contiguous(), lanes, stream).view(
+        batch, columns
+    )
+
+
+def _per_row(value: float | Tensor | None, rows: int, dtype: torch.dtype, device: torch.device) -> Tensor | None:
+    if isinstance(value, Tensor):
+        return value.to(dtype)
+    return None if value is None else torch.full((rows,), value, dtype=dtype, device=device)
+
+
+def _draw(
+    logits: Tensor,
+    indices: Tensor | None,
+    generator: torch.Generator | None,
+    check_nan: bool,
+    seed: int | Tensor | None,
+    offset: int | Tensor | None,
+    top_k: int | Tensor | None = None,
+    top_p: float | Tensor | None = None,
+    min_p: float | Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    if check_nan and bool(logits.isnan().any()):
+        raise ValueError("the input contains NaN")
+    dtype = torch.int32 if indices is None else indices.dtype
+    if indices is not None:
+        logits = logits[indices.long()]
+    rows, device = logits.shape[0], logits.device
+    token, _, status = sample(
+        logits,
+        _uniforms(rows, 1, SAMPLE_STREAM, device, generator, seed, offset)[:, 0].contiguous(),
+        top_k=_per_row(top_k, rows, torch.int32, device),
+        top_p=_per_row(top_p, rows, torch.float32, device),
+        min_p=_per_row(min_p, rows, torch.float32, device),
+    )
+    return token.to(dtype), status == 0
+
+
+def _draw_filtered(
+    logits: Tensor,
+    top_k: int | Tensor,
+    top_p: float | Tensor,
+    indices: Tensor | None,
+    filter_apply_order: str,
+    generator: torch.Generator | None,
+    check_nan: bool,
+    seed: int | Tensor | None,
+    offset: int | Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    if filter_apply_order == "top_k_first":
+        return _draw(logits, indices, generator, check_nan, seed, offset, top_k=top_k, top_p=top_p)
+    if filter_apply_order != "joint":
+        raise ValueError(f"filter_apply_order: expected top_k_first or joint, got {filter_apply_order}")
+    # Top-k of what is in the top-p set of all is what is in both.
+    rows = logits if indices is None else logits[indices.long()]
+    token, valid = _draw(
+        top_p_renorm_probs(rows.float().softmax(-1), top_p).log(), None, generator, check_nan, seed, offset, top_k=top_k
+    )
+    return token if indices is None else token.to(indices.dtype), valid
+
+
+def sampling_from_logits(
+    logits: Tensor,
+    indices: Tensor | None = None,
+    deterministic: bool = True,
+    generator: torch.Generator | None = None,
+    check_nan: bool = False,
+    seed: int | Tensor | None = None,
+    offset: int | Tensor | None = None,
+) -> Tensor:
+    """Draw a token from each row of logits `[B, V]`, or from the rows that `indices` names."""
+    return _draw(logits, indices, generator, check_nan, seed, offset)[0]
+
+
+def sampling_from_probs(
+    probs: Tensor,
+    indices: Tensor | None = None,
+    deterministic: bool = True,
+    generator: torch.Generator | None = None,
+    check_nan: bool = False,
+    seed: int | Tensor | None = None,
+    offset: int | Tensor | None = None,
+    return_valid: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Draw a token from each row of probabilities `[B, V]`; `valid` where a row has a distribution."""
+    token, valid = _draw(probs.float().log(), indices, generator, check_nan, seed, offset)
+    return (token, valid) if return_valid else token
+
+
+def top_k_top_p_sampling_from_logits(
+    logits: Tensor,
+    top_k: int | Tensor,
+    top_p: float | Tensor,
+    indices: Tensor | None = None,
+    filter_apply_order: str = "top_k_first",
+    deterministic: bool = True,
+    generator: torch.Generator | None = None,
+    check_nan: bool = False,
+    seed: int | Tensor | None = None,
+    offset: int | Tensor | None = None,
+) -> Tensor:
+    """Draw a token from each row of logits `[B, V]` after top-k and top-p.
+
+    "top_k_first" takes top-p of what top-k left, renormalised; "joint" the tokens in both sets of the whole
+    distribution.
+    """
+    return _draw_filtered(logits, top_k, top_p, indices, filter_apply_order, generator, check_nan, seed, offset)[0]
+
+
+def top_k_sampling_from_probs(
+    probs: Tensor,
+    top_k: int | Tensor,
+    indices: Tensor | None = None,
+    deterministic: bool = True,
+    generator: torch.Generator | None = None,
+    check_nan: bool = False,
+    seed: int | Tensor | None = None,
+    offset: int | Tensor | None = None,
+    return_valid: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Draw a token from each row of probabilities `[B, V]` cut to its `top_k` best."""
+    token, valid = _draw(probs.float().log(), indices, generator, check_nan, seed, offset, top_k=top_k)
+    return (token, valid) if return_valid else token
+
+
+def top_p_sampling_from_probs(
+    probs: Tensor,
+    top_p: float | Tensor,
+    indices: Tensor | None = None,
+    deterministic: bool = True,
+    generator: torch.Generator | None = None,
+    check_nan: bool = False,
+    seed: int | Tensor | None = None,
+    offset: int | Tensor | None = None,
+    return_valid: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Draw a token from each row of probabilities `[B, V]` cut to its smallest set of mass `top_p`."""
+    token, valid = _draw(probs.float().log(), indices, generator, check_nan, seed, offset, top_p=top_p)
+    return (token, valid) if return_valid else token
+
+
+def min_p_sampling_from_probs(
+    probs: Tensor,
+    min_p: float | Tensor,
+    indices: Tensor | None = None,
+    deterministic: bool = True,
+    generator: torch.Generator | None = None,
+    check_nan: bool = False,
+    seed: int | Tensor | None = None,
+    offset: int | Tensor | None = None,
+    return_valid: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Draw a token from each row of probabilities `[B, V]` cut to what has `min_p` of the largest."""
+    token, valid = _draw(probs.float().log(), indices, generator, check_nan, seed, offset, min_p=min_p)
+    return (token, valid) if return_valid else token
+
+
+def top_k_top_p_sampling_from_probs(
+    probs: Tensor,
+    top_k: int | Tensor,
+    top_p: float | Tensor,
+    indices: Tensor | None = None,
+    filter_apply_order: str = "top_k_first",
+    deterministic: bool = True,
+    generator: torch.Generator | None = None,
+    check_nan: bool = False,
+    seed: int | Tensor | None = None,
+    offset: int | Tensor | None = None,
+    return_valid: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """`top_k_top_p_sampling_from_logits` for rows of probabilities `[B, V]`."""
+    token, valid = _draw_filtered(
+        probs.float().log(), top_k, top_p, indices, filter_apply_order, generator, check_nan, seed, offset
+    )
+    return (token, valid) if return_valid else token
+
+
+def _renorm(probs: Tensor, top_k: int | Tensor | None = None, top_p: float | Tensor | None = None) -> Tensor:
+    rows, vocabulary = probs.shape
+    tokens, logprobs = sample_topk(
+        probs.float().log(),
+        None,
+        vocabulary,
+        top_k=_per_row(top_k, rows, torch.int32, probs.device),
+        top_p=_per_row(top_p, rows, torch.float32, probs.device),
+    )
+    kept = logprobs.exp().to(probs.dtype)  # 0 where a token was filtered away, and its id is -1
+    return torch.zeros_like(probs).scatter_add_(1, tokens.clamp(min=0), kept)
+
+
+def top_p_renorm_probs(probs: Tensor, top_p: float | Tensor, is_deterministic: bool = False) -> Tensor:
+    """The distributions `[B, V]` cut to their smallest sets of mass `top_p`; tokens tied with the last are kept."""
+    return _renorm(probs, top_p=top_p)
+
+
+def top_k_renorm_probs(probs: Tensor, top_k: int | Tensor) -> Tensor:
+    """The distributions `[B, V]` cut to their `top_k` best tokens; tokens tied with the last are kept."""
+    return _renorm(probs, top_k=top_k)
+
+
+def chain_speculative_sampling(
+    draft_probs: Tensor,
+    draft_token_ids: Tensor,
+    target_probs: Tensor,
+    maybe_output_accepted_token_num: Tensor | None = None,
+    maybe_output_emitted_draft_token_num: Tensor | None = None,
+    deterministic: bool = True,
+    generator: torch.Generator | None = None,
+    seed: int | Tensor | None = None,
+    offset: int | Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Rejection sampling along one chain of drafts a request.
+
+    Args:
+        draft_probs: float32 `[B, K, V]`, what each draft was drawn from.
+        draft_token_ids: integers `[B, K]`.
+        target_probs: float32 `[B, K + 1, V]`.
+        maybe_output_accepted_token_num: int32 `[B]`; the drafts that pass when each is judged on its own are added.
+        maybe_output_emitted_draft_token_num: int32 `[B]`; the drafts that are emitted are added.
+        deterministic: always.
+        generator, seed, offset: see above.
+
+    Returns:
+        int32 `[B, K + 1]`, the emitted drafts, one token more, then -1; and the two counters.
+    """
+    batch, drafts, vocabulary = draft_probs.shape
+    nodes, device = drafts + 1, draft_probs.device
+    tokens = torch.cat([torch.zeros_like(draft_token_ids[:, :1]), draft_token_ids], 1).long()  # the root is not read
+    draft_logits = draft_probs.new_zeros((batch, nodes, vocabulary))  # nothing is drafted after the last node
+    torch.log(draft_probs, out=draft_logits[:, :drafts])
+    uniforms = _uniforms(batch, nodes, CHAIN_STREAM, device, generator, seed, offset)
+    emitted, num_emitted, _, _ = verify_chain(
+        target_probs.log().flatten(0, 1),
+        tokens.flatten(),
+        torch.arange(0, (batch + 1) * nodes, nodes, dtype=torch.int32, device=device)[: batch + 1],
+        uniforms,
+        draft_logits=draft_logits.flatten(0, 1),
+        max_nodes=nodes,
+    )
+    draft = tokens[:, 1:, None]
+    in_vocabulary = (draft >= 0) & (draft < vocabulary)
+    p, q = (x.gather(2, draft.clamp(0, vocabulary - 1)) for x in (target_probs[:, :drafts], draft_probs))
+    passes = in_vocabulary & (uniforms[:, 1:, None] * q < p)
+    counts = passes.sum((1, 2), dtype=torch.int32).maximum(num_emitted), num_emitted
+    given = maybe_output_accepted_token_num, maybe_output_emitted_draft_token_num
+    accepted_num, emitted_num = (
+        count if total is None else total.add_(count) for total, count in zip(given, counts, strict=True)
+    )
+    return emitted.to(torch.int32), accepted_num, emitted_num
+
+
+def merge_state(v_a: Tensor, s_a: Tensor, v_b: Tensor, s_b: Tensor) -> tuple[Tensor, Tensor]:
+    """Attention over two disjoint sets of keys: outputs `[N, H, D]` and base-2 log-sum-exps float32 `[N, H]`."""
+    v, s = merge_attention(v_a, s_a.float() * math.log(2), v_b, s_b.float() * math.log(2))
+    return v, s / math.log(2)
+
+
+class BatchPrefillWithPagedKVCacheWrapper:
+    """Verification through FlashInfer's paged prefill: `plan` with page tables in CSR and masks, then `run` a layer.
+
+    The queries of a request are its candidates, the last `qo_len` of its `kv_len` tokens; all of them see the tokens
+    before, whatever their mask says. `plan` reads the indptrs on the host, as FlashInfer's does; `run` reads nothing.
+    """
+
+    def __init__(self, float_workspace_buffer: Tensor | None = None, kv_layout: str = "NHD") -> None:
+        if kv_layout not in ("NHD", "HND"):
+            raise ValueError(f"kv_layout: expected NHD or HND, got {kv_layout}")
+        self._kv_layout = kv_layout
+
+    def plan(
+        self,
+        qo_indptr: Tensor,
+        paged_kv_indptr: Tensor,
+        paged_kv_indices: Tensor,
+        paged_kv_last_page_len: Tensor,
+        num_qo_heads: int,
+        num_kv_heads: int,
+        head_dim_qk: int,
+        page_size: int,
+        head_dim_vo: int | None = None,
+        custom_mask: Tensor | None = None,
+        packed_custom_mask: Tensor | None = None,
+        causal: bool = False,
+        *,
+        sm_scale: float | None = None,
+        window_left: int = -1,
+        logits_soft_cap: float | None = None,
+    ) -> None:
+        """Translate the page tables and the mask.
+
+        Args:
+            qo_indptr: int32 `[B + 1]`, the candidates of each request.
+            paged_kv_indptr, paged_kv_indices: int32 `[B + 1]`, and the pages of each request, one after another.
+            paged_kv_last_page_len: int32 `[B]`.
+            num_qo_heads, num_kv_heads, head_dim_vo: not used; the tensors given to `run` tell.
+            head_dim_qk: for the default of `sm_scale`, `head_dim_qk ** -0.5`.
+            page_size: tokens a page.
+            custom_mask: bool, `[qo_len, kv_len]` a request, flat and one after another.
+            packed_custom_mask: the same in bits, little-endian, each request's from a byte of its own on
+                (FlashInfer's `segment_packbits`).
+            causal: without a mask, whether a candidate sees only those before it.
+            window_left: a key at most this many positions back is seen; -1 for all. Positions count depth in the tree.
+            logits_soft_cap: bound of the scores.
+        """
+        device, total = qo_indptr.device, int(qo_indptr[-1])
+        qo_len, pages = qo_indptr.diff(), paged_kv_indptr.diff()
+        page = torch.arange(int(pages.max()), device=device)
+        entry = (paged_kv_indptr[:-1, None] + page).clamp(max=paged_kv_indices.numel() - 1)
+        self._block_table = torch.where(page < pages[:, None], paged_kv_indices[entry], -1).int()
+        kv_len = (pages - 1) * page_size + paged_kv_last_page_len
+        self._context_lens, self._cu_nodes = (kv_len - qo_len).int(), qo_indptr.int()
+        self._max_nodes = int(qo_len.max())
+        self._scale = head_dim_qk**-0.5 if sm_scale is None else sm_scale
+        self._window, self._softcap = window_left + 1, logits_soft_cap or 0.0
+        self._mask = None
+        if custom_mask is None and packed_custom_mask is None and causal:
+            return
+        row = torch.arange(total, device=device)
+        request = torch.searchsorted(qo_indptr[1:].contiguous(), row, right=True)
+        other = torch.arange((self._max_nodes + 63) // 64 * 64, device=device)
+        sees = other < qo_len[request, None]
+        bits = (qo_len * kv_len).long()
+        place = ((row - qo_indptr[request] + 1) * kv_len[request] - qo_len[request])[:, None] + other
+        if packed_custom_mask is not None:
+            size = (bits + 7) // 8
+            place = (place + 8 * (size.cumsum(0) - size)[request, None]).clamp(max=8 * packed_custom_mask.numel() - 1)
+            sees &= (packed_custom_mask[place // 8].int() >> (place % 8)) & 1 == 1
+        elif custom_mask is not None:
+            place = (place + (bits.cumsum(0) - bits)[request, None]).clamp(max=custom_mask.numel() - 1)
+            sees &= custom_mask.flatten()[place].bool()
+        self._mask = (sees.view(total, -1, 64).long() << torch.arange(64, device=device)).sum(-1)
+
+    def run(
+        self,
+        q: Tensor,
+        paged_kv_cache: Tensor | tuple[Tensor, Tensor],
+        *,
+        return_lse: bool = False,
+        sinks: Tensor | None = None,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Attention of the candidates `q [N, H, D]` over the pages `[pages, 2, page_size, H_kv, D]`, or a pair of them.
+
+        With `return_lse`, base-2 log-sum-exps float32 `[N, H]`, too.
+        """
+        k_cache, v_cache = paged_kv_cache if isinstance(paged_kv_cache, tuple) else paged_kv_cache.unbind(1)
+        if self._kv_layout == "HND":
+            k_cache, v_cache = k_cache.transpose(1, 2), v_cache.transpose(1, 2)
+        out, lse = tree_attention(
+            q,
+            k_cache,
+            v_cache,
+            self._block_table,
+            self._context_lens,
+            self._cu_nodes,
+            self._mask,
+            scale=self._scale,
+            softcap=self._softcap,
+            window=self._window,
+            sinks=sinks,
+            max_nodes=self._max_nodes,
+        )
+        return (out, lse / math.log(2)) if return_lse else out

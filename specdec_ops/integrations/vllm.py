@@ -1,0 +1,301 @@
+"""Verification inside vLLM and vllm-ascend: a plugin that swaps our operators in where `SPECDEC_VLLM=1` is set.
+
+vLLM's v1 runner hands over the drafts of all requests in one row, `cu_num_draft_tokens` with the ends of the requests
+(no leading 0), target logits for the drafts alone, already processed, and a token that is to follow if all drafts
+pass. Its v2 runner hands over logits for root and drafts, which is the operators' own layout.
+"""
+
+import functools
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specdec_ops.ops import philox_uniform, sample, verify_chain
+
+UNIFORMS_STREAM = 2
+
+
+def _requests_of(cu_num_tokens: Tensor, num_tokens: int) -> Tensor:
+    """The request of each of the tokens, int64 `[num_tokens]`."""
+    token = torch.arange(num_tokens, device=cu_num_tokens.device, dtype=cu_num_tokens.dtype)
+    return torch.searchsorted(cu_num_tokens, token, right=True)
+
+
+def expand_batch_to_tokens(
+    x: Tensor, cu_num_tokens: Tensor, num_tokens: int, replace_from: int = 0, replace_to: int = 0
+) -> Tensor:
+    """A value a request, `[B]`, given to each of its tokens, `[num_tokens]`, with one value replaced."""
+    x = torch.where(x == replace_from, replace_to, x).to(x.dtype)
+    return x[_requests_of(cu_num_tokens, num_tokens).clamp(max=x.shape[0] - 1)]
+
+
+def _uniforms(num_draft_tokens: list[int], columns: int, generators: dict[int, torch.Generator], device: Any) -> Tensor:
+    """Numbers in [0, 1), `[B, columns]`; a request with a generator takes as many as its own drafts need."""
+    uniforms = torch.rand(len(num_draft_tokens), columns, device=device)
+    for request, generator in generators.items():
+        if num_draft_tokens[request] > 0:
+            uniforms[request, : num_draft_tokens[request] + 1].uniform_(generator=generator)
+    return uniforms
+
+
+def sample_recovered_tokens(
+    max_spec_len: int,
+    num_draft_tokens: list[int],
+    cu_num_draft_tokens: Tensor,
+    draft_token_ids: Tensor,
+    draft_probs: Tensor | None,
+    target_probs: Tensor,
+    sampling_metadata: Any,
+    device: torch.device,
+    use_fp64_gumbel: bool = False,
+) -> Tensor:
+    """For each draft, a token from what its rejection leaves of the target's distribution, `[num_tokens]`."""
+    if draft_probs is None:
+        drafts = draft_token_ids.long().clamp(min=0)[:, None]
+        left = target_probs.scatter(1, drafts, torch.where(draft_token_ids[:, None] >= 0, 0, target_probs[:, :1]))
+    else:
+        left = (target_probs - draft_probs).clamp(min=0)
+    left = torch.where(left.sum(-1, keepdim=True) > 0, left, target_probs)  # nothing left by rounding
+    uniforms = _uniforms(num_draft_tokens, max_spec_len + 1, sampling_metadata.generators, device)
+    request = _requests_of(cu_num_draft_tokens, draft_token_ids.shape[0])
+    return sample(left.log(), uniforms[request, 0])[0].to(draft_token_ids.dtype)
+
+
+def _min_p(sampling_metadata: Any, batch: int) -> Tensor | None:
+    for processor in sampling_metadata.logitsprocs.argmax_invariant:
+        if getattr(processor, "min_p_count", 0) > 0:
+            return processor.min_p.flatten()[:batch].float()
+    return None
+
+
+def rejection_sample(
+    draft_token_ids: Tensor,
+    num_draft_tokens: list[int],
+    max_spec_len: int,
+    cu_num_draft_tokens: Tensor,
+    draft_probs: Tensor | None,
+    target_logits: Tensor | tuple[Tensor, Tensor | None],
+    bonus_token_ids: Tensor,
+    sampling_metadata: Any,
+    synthetic_mode: bool = False,
+    synthetic_conditional_rates: Tensor | None = None,
+    use_fp64_gumbel: bool = False,
+    ori_target_logits: Tensor | None = None,
+    *,
+    rule: str = "rejection",
+) -> Tensor:
+    """vLLM's and vllm-ascend's `rejection_sample` (v1 runner).
+
+    Unlike theirs it applies `min_p` to the target's distribution; vLLM applies it to the bonus token alone.
+
+    Args:
+        draft_token_ids: int32 `[num_tokens]`; -1 is never accepted.
+        num_draft_tokens: drafts a request.
+        max_spec_len: the most of them.
+        cu_num_draft_tokens: int32 `[B]`, ends of the requests.
+        draft_probs: float32 `[num_tokens, V]`; None: the drafts were chosen deterministically.
+        target_logits: `[num_tokens, V]` after temperature, top-k and top-p; or (vllm-ascend) `[num_tokens, S]` with the
+            vocabulary ids of these columns, int `[num_tokens, S]`.
+        bonus_token_ids: `[B, 1]`, emitted where all drafts are accepted.
+        sampling_metadata: vLLM's: `all_greedy`, `temperature`, `generators`, `logitsprocs` are read.
+        synthetic_mode: must be off.
+        synthetic_conditional_rates, use_fp64_gumbel, ori_target_logits: not used.
+        rule: `rejection` or `block`.
+
+    Returns:
+        int32 `[B, max_spec_len + 1]`, padded with -1.
+    """
+    if synthetic_mode:
+        raise ValueError("synthetic_mode: expected False, acceptance at given rates verifies nothing")
+    logits, columns = target_logits if isinstance(target_logits, tuple) else (target_logits, None)
+    num_tokens, width = logits.shape
+    batch, device = len(num_draft_tokens), logits.device
+
+    # A request's nodes are its root and its drafts. The last one's row holds the bonus token alone, in a column of its
+    # own past the others. With selected columns, that one also stands for drafts that were not selected: their target
+    # probability is 0, and the draft's probability of all that was not selected gathers there.
+    request = _requests_of(cu_num_draft_tokens, num_tokens)
+    node = torch.arange(num_tokens, device=device) + request
+    cu_nodes = torch.nn.functional.pad(cu_num_draft_tokens, (1, 0)) + torch.arange(batch + 1, device=device)
+    p = torch.full((num_tokens + batch, width + 1), -torch.inf, device=device)
+    p[:, :width].index_copy_(0, node, logits.float())
+    p[cu_nodes[1:] - 1, width] = 0
+    drafts = draft_token_ids.long()
+    if columns is not None:
+        is_column = columns == drafts[:, None]
+        column = torch.where(is_column.any(-1), is_column.int().argmax(-1), width)
+        drafts = torch.where(drafts >= 0, column, -1)
+    tokens = torch.full((num_tokens + batch,), -1, device=device).index_copy_(0, node + 1, drafts)
+    q = None
+    if draft_probs is not None:
+        q = torch.full_like(p, -torch.inf)
+        if columns is None:
+            q[:, : draft_probs.shape[1]].index_copy_(0, node, draft_probs.log())
+        else:
+            selected = draft_probs.gather(1, columns.long())
+            others = (1 - selected.sum(-1, keepdim=True)).clamp(min=0)
+            q.index_copy_(0, node, torch.cat([selected, others], 1).log())
+    if sampling_metadata.all_greedy:
+        temperature = torch.zeros(batch, device=device)
+    else:
+        temperature = (sampling_metadata.temperature[:batch] != 0).float()  # the logits are divided by it already
+    emitted, _, _, _ = verify_chain(
+        p,
+        tokens,
+        cu_nodes.int(),
+        _uniforms(num_draft_tokens, max_spec_len + 1, sampling_metadata.generators, device),
+        draft_logits=q,
+        temperature=temperature,
+        min_p=_min_p(sampling_metadata, batch),
+        rule=rule,
+        max_nodes=max_spec_len + 1,
+    )
+    is_bonus = emitted == width
+    if columns is not None:
+        step = torch.arange(max_spec_len + 1, device=device)
+        row = (cu_nodes[:-1, None] - torch.arange(batch, device=device)[:, None] + step).clamp(max=num_tokens - 1)
+        ids = columns[row.flatten()].gather(1, emitted.clamp(0, width - 1).view(-1, 1)).view_as(emitted)
+        emitted = torch.where(emitted >= 0, ids.long(), -1)
+    return torch.where(is_bonus, bonus_token_ids.view(-1, 1).long(), emitted).int()
+
+
+def rejection_sample_v2(
+    target_logits: Tensor,
+    draft_logits: Tensor | None,
+    draft_sampled: Tensor,
+    cu_num_logits: Tensor,
+    pos: Tensor,
+    idx_mapping: Tensor,
+    expanded_idx_mapping: Tensor,
+    expanded_local_pos: Tensor,
+    temperature: Tensor,
+    seed: Tensor,
+    num_speculative_steps: int,
+    synthetic_conditional_rates: Tensor | None = None,
+    use_fp64: bool = False,
+    use_block_verification: bool = False,
+    contexts: Tensor | None = None,
+    watermarking: Tensor | None = None,
+    watermarking_skip_mask: Tensor | None = None,
+    watermark_key: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """vLLM's `rejection_sample` of the v2 runner.
+
+    Random numbers are a function of the request's seed and the position of its root.
+
+    Args:
+        target_logits: `[num_logits, V]`, rows of root and drafts, after temperature and filters.
+        draft_logits: `[states, num_speculative_steps, V_draft]` before temperature; None: deterministic drafts.
+        draft_sampled: `[num_logits]`, the tokens of root and drafts; -1 is never accepted.
+        cu_num_logits: int32 `[B + 1]`.
+        pos: `[num_logits]`, positions.
+        idx_mapping, expanded_idx_mapping: `[B]` and `[num_logits]`, the state of each request and row.
+        expanded_local_pos: `[num_logits]`, 0 for a root.
+        temperature, seed: `[states]`.
+        num_speculative_steps: bound of the drafts a request.
+        use_block_verification: rule `block`.
+        use_fp64: not used.
+        synthetic_conditional_rates, contexts, watermarking, watermarking_skip_mask, watermark_key: must be None.
+
+    Returns:
+        int64 `[B, num_speculative_steps + 1]` tokens, padded with -1, and int32 `[B]`, how many there are.
+    """
+    if synthetic_conditional_rates is not None or contexts is not None:
+        raise ValueError(
+            "synthetic_conditional_rates, contexts: expected None; neither rates nor watermarks are served"
+        )
+    state = idx_mapping.long()
+    temperature = temperature[state].float()
+    if draft_logits is not None:
+        step = expanded_local_pos.long().clamp(max=num_speculative_steps - 1)
+        draft_logits = draft_logits[expanded_idx_mapping.long(), step]
+        width = min(target_logits.shape[1], draft_logits.shape[1])
+        target_logits, draft_logits = target_logits[:, :width], draft_logits[:, :width]
+    cu_nodes = cu_num_logits.int()
+    root_position = pos[cu_nodes[:-1].long()].long()
+    columns = num_speculative_steps + 1
+    sampled, num_accepted, _, _ = verify_chain(
+        target_logits,
+        draft_sampled.long(),
+        cu_nodes,
+        philox_uniform(seed[state].long(), root_position, columns, UNIFORMS_STREAM),
+        draft_logits=draft_logits,
+        draft_temperature=temperature,
+        temperature=(temperature != 0).float(),  # the target's logits are divided by it already
+        rule="block" if use_block_verification else "rejection",
+        max_nodes=columns,
+    )
+    return sampled, num_accepted + 1
+
+
+def _swap_when_built(sampler_class: type, method: str, swap: Callable[[Any, Any], None]) -> None:
+    """Have `swap(sampler, module)` run whenever a sampler is built, on the module that `method` looks names up in.
+
+    That is after every patch that vllm-ascend applies when its worker starts, and follows it into the module of its own
+    subclass.
+    """
+    original = sampler_class.__init__  # type: ignore[misc]
+    if hasattr(original, "__wrapped__"):
+        return  # plugins may be loaded more than once
+
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        swap(self, sys.modules[getattr(type(self), method).__module__])
+
+    sampler_class.__init__ = init  # type: ignore[misc]
+
+
+def _swap_v1(sampler: Any, module: Any) -> None:
+    theirs = getattr(module.rejection_sample, "theirs", module.rejection_sample)
+    rule, logits_may_be_shards = "rejection", False
+    if module.__name__.startswith("vllm_ascend"):
+        config = importlib.import_module("vllm_ascend.ascend_config").get_ascend_config()
+        if config.rejection_sampler_config.enable_entropy_verify:
+            return  # a lossy rule of theirs
+        rule = "block" if config.rejection_sampler_config.enable_block_verify else rule
+        logits_may_be_shards = config.enable_reduce_sample
+
+    def verify(*args: Any, **kwargs: Any) -> Tensor:
+        has_columns = isinstance(args[5], tuple) and args[5][1] is not None
+        if kwargs.get("synthetic_mode") or (logits_may_be_shards and not has_columns):
+            return theirs(*args, **kwargs)
+        return rejection_sample(*args, **kwargs, rule=rule)
+
+    verify.theirs = theirs  # type: ignore[attr-defined]
+    module.rejection_sample = verify
+    module.expand_batch_to_tokens = expand_batch_to_tokens
+    if not module.__name__.startswith("vllm_ascend"):  # theirs takes selected columns, too
+        module.sample_recovered_tokens = sample_recovered_tokens
+
+
+def _swap_v2(sampler: Any, module: Any) -> None:
+    theirs = getattr(module.rejection_sample, "theirs", module.rejection_sample)
+
+    def verify(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        if sampler.synthetic_conditional_rates is not None or kwargs.get("contexts") is not None:
+            return theirs(*args, **kwargs)
+        return rejection_sample_v2(*args, **kwargs)
+
+    verify.theirs = theirs  # type: ignore[attr-defined]
+    module.rejection_sample = verify
+
+
+def register() -> None:
+    """The `vllm.general_plugins` entry point: nothing happens unless the environment says `SPECDEC_VLLM=1`."""
+    if os.environ.get("SPECDEC_VLLM", "0") != "1":
+        return
+    for name, method, swap in (
+        ("vllm.v1.sample.rejection_sampler", "forward", _swap_v1),
+        ("vllm.v1.worker.gpu.spec_decode.rejection_sampler", "_verify", _swap_v2),
+    ):
+        try:
+            sampler_class = importlib.import_module(name).RejectionSampler
+        except ImportError:
+            continue  # this version has no such runner
+        _swap_when_built(sampler_class, method, swap)

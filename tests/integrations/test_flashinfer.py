@@ -1,0 +1,243 @@
+"""FlashInfer's layouts: published cases, dense attention, and frequencies of what is drawn."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from specdec_ops.integrations import flashinfer
+
+DATA = Path(__file__).parents[1] / "data"
+SEED = torch.tensor([17, 4, 9, 4]), torch.tensor([3, 1, 2, 1])
+
+
+def distributions(rows: int, vocab: int, seed: int = 0) -> torch.Tensor:
+    return torch.softmax(torch.randn(rows, vocab, generator=torch.Generator().manual_seed(seed)) * 2, -1)
+
+
+# ---- sampling
+
+
+def test_frequencies_follow_the_distribution():
+    p = torch.tensor([[0.5, 0.0, 0.25, 0.25], [0.0, 1.0, 0.0, 0.0]])
+    indices = torch.arange(2).repeat_interleave(20000)
+    for tokens in (
+        flashinfer.sampling_from_probs(p, indices, seed=5, offset=0),
+        flashinfer.sampling_from_logits(p.log(), indices, generator=torch.Generator().manual_seed(1)),
+    ):
+        assert tokens.dtype == indices.dtype
+        drawn = torch.stack([row.bincount(minlength=4) for row in tokens.view(2, -1)]) / 20000
+        torch.testing.assert_close(drawn, p, atol=0.02, rtol=0)  # six standard deviations
+
+
+def test_a_request_with_a_seed_of_its_own_draws_the_same_in_any_batch():
+    p = distributions(4, 50)
+    p[3] = p[1]
+    together = flashinfer.sampling_from_probs(p, seed=SEED[0], offset=SEED[1])
+    assert together.dtype == torch.int32 and together[1] == together[3]
+    alone = [flashinfer.sampling_from_probs(p[i : i + 1], seed=SEED[0][i : i + 1], offset=SEED[1][i : i + 1])
+             for i in range(4)]  # fmt: skip
+    assert torch.equal(together, torch.cat(alone))
+
+
+def test_one_seed_gives_each_request_its_own_numbers():
+    p = torch.full((500, 100), 0.01)
+    tokens = flashinfer.sampling_from_probs(p, seed=torch.tensor([3], dtype=torch.uint64), offset=torch.tensor([0]))
+    assert len(tokens.unique()) > 80
+    assert torch.equal(tokens, flashinfer.sampling_from_probs(p, seed=3, offset=0))
+    assert not torch.equal(tokens, flashinfer.sampling_from_probs(p, seed=3, offset=1))
+    assert not torch.equal(tokens, flashinfer.sampling_from_probs(p, seed=4, offset=0))
+
+
+@pytest.mark.parametrize(
+    ("seed", "offset"),
+    [(torch.tensor([1]), 0), (torch.tensor([1, 2]), torch.tensor([0])), (torch.tensor([1.0]), torch.tensor([0]))],
+)
+def test_seeds_that_do_not_fit(seed, offset):
+    with pytest.raises(ValueError, match="seed"):
+        flashinfer.sampling_from_probs(distributions(3, 5), seed=seed, offset=offset)
+
+
+def test_rows_without_a_distribution_are_told():
+    p = distributions(3, 8)
+    p[1] = torch.nan
+    tokens, valid = flashinfer.sampling_from_probs(p, seed=1, offset=0, return_valid=True)
+    assert valid.tolist() == [True, False, True] and ((tokens >= 0) & (tokens < 8)).all()
+    with pytest.raises(ValueError, match="NaN"):
+        flashinfer.sampling_from_logits(p, check_nan=True)
+
+
+@pytest.mark.parametrize("order", ["top_k_first", "joint"])
+def test_top_k_and_top_p(order):
+    p = torch.tensor([[0.4, 0.3, 0.2, 0.1]])
+    logits, indices = p.log(), torch.zeros(400, dtype=torch.int64)
+    # 0.75 takes three of all four, but two of the best three renormalised.
+    wanted = {"top_k_first": {0, 1}, "joint": {0, 1, 2}}[order]
+    options = {"filter_apply_order": order, "seed": 1, "offset": 0}
+    tokens = flashinfer.top_k_top_p_sampling_from_logits(logits, 3, 0.75, indices, **options)
+    assert tokens.dtype == torch.int64 and set(tokens.tolist()) == wanted
+    assert torch.equal(tokens, flashinfer.top_k_top_p_sampling_from_probs(p, 3, 0.75, indices, **options))
+    tokens = flashinfer.top_k_top_p_sampling_from_logits(
+        logits.expand(2, 4), torch.tensor([1, 4]), torch.tensor([1.0, 0.3]), filter_apply_order=order
+    )
+    assert tokens.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_single_filters(dtype):
+    p, indices = torch.tensor([[0.375, 0.3125, 0.25, 0.0625]], dtype=dtype), torch.zeros(400, dtype=torch.int32)
+    for function, value, wanted in (
+        (flashinfer.top_k_sampling_from_probs, 2, {0, 1}),
+        (flashinfer.top_p_sampling_from_probs, 0.7, {0, 1, 2}),
+        (flashinfer.min_p_sampling_from_probs, 0.8, {0, 1}),
+    ):
+        tokens, valid = function(p, value, indices, seed=2, offset=0, return_valid=True)
+        assert set(tokens.tolist()) == wanted and valid.all()
+
+
+def test_an_unknown_order_of_the_filters():
+    with pytest.raises(ValueError, match="filter_apply_order: expected top_k_first or joint, got sideways"):
+        flashinfer.top_k_top_p_sampling_from_logits(torch.zeros(1, 4), 1, 1.0, filter_apply_order="sideways")
+
+
+def test_renormalised_distributions():
+    p = torch.tensor([[0.1, 0.4, 0.2, 0.3], [0.7, 0.1, 0.1, 0.1]])
+    torch.testing.assert_close(
+        flashinfer.top_p_renorm_probs(p, 0.6), torch.tensor([[0, 4 / 7, 0, 3 / 7], [1, 0, 0, 0]])
+    )
+    torch.testing.assert_close(flashinfer.top_p_renorm_probs(p, torch.tensor([1.0, 0.5]))[0], p[0])
+    close = torch.softmax(torch.arange(200.0) / 1e3, 0)[None].bfloat16()
+    assert int((flashinfer.top_k_renorm_probs(close, 100) > 0).sum()) == int(
+        (close >= close.sort().values[0, 100]).sum()
+    )
+    torch.testing.assert_close(
+        flashinfer.top_k_renorm_probs(p, torch.tensor([3, 2])),  # the three 0.1 tie and are kept
+        torch.tensor([[0, 4 / 9, 2 / 9, 3 / 9], [0.7, 0.1, 0.1, 0.1]]),
+    )
+
+
+# ---- chains
+
+
+def dense(rows: list[dict[str, float]], vocab: int) -> torch.Tensor:
+    p = torch.zeros(len(rows), vocab)
+    for row, entries in zip(p, rows, strict=True):
+        for token, value in entries.items():
+            row[int(token)] = value
+    return p
+
+
+@pytest.mark.parametrize(
+    "case", json.loads((DATA / "chain_sampling.json").read_text())["cases"], ids=lambda case: case["name"]
+)
+def test_published_rejection_sampling(case, monkeypatch):
+    uniforms = torch.tensor([[last, *each] for last, each in zip(case["final_uniform"], case["uniforms"], strict=True)])
+    monkeypatch.setattr(flashinfer, "_uniforms", lambda *_: uniforms)
+    drafts = torch.tensor(case["drafts"], dtype=torch.int32)
+    p = torch.stack([dense(rows, case["vocab"]) for rows in case["p"]])
+    q = torch.stack([dense(rows, case["vocab"]) for rows in case["q"]])
+    accepted, emitted = torch.full((len(drafts),), 10, dtype=torch.int32), None
+    tokens, accepted_num, emitted_num = flashinfer.chain_speculative_sampling(q, drafts, p, accepted, emitted)
+    assert tokens.dtype == torch.int32 and tokens.tolist() == case["output"]
+    assert emitted_num.tolist() == case["num_accepted"]
+    assert accepted_num is accepted
+    for b, total in enumerate(accepted.tolist()):
+        alone = [u * q[b, i, x] < p[b, i, x] for i, (u, x) in enumerate(zip(uniforms[b, 1:], drafts[b], strict=True))]
+        assert total == 10 + sum(alone)
+
+
+def test_chains_of_requests_with_their_own_seeds():
+    batch, drafts, vocab = 4, 3, 30
+    q, p = distributions(batch * drafts, vocab).view(batch, drafts, vocab), distributions(batch * 4, vocab, 1)
+    p = p.view(batch, 4, vocab)
+    tokens = q.argmax(-1).int()
+    out, accepted, emitted = flashinfer.chain_speculative_sampling(q, tokens, p, seed=SEED[0], offset=SEED[1])
+    assert (emitted + 1 == (out >= 0).sum(1)).all() and (accepted >= emitted).all()
+    for i in range(batch):
+        row = slice(i, i + 1)
+        alone = flashinfer.chain_speculative_sampling(
+            q[row], tokens[row], p[row], seed=SEED[0][row], offset=SEED[1][row]
+        )
+        assert torch.equal(alone[0], out[row])
+
+
+def test_a_target_that_agrees_takes_all():
+    batch, drafts, vocab = 5, 4, 20
+    tokens = torch.randint(vocab, (batch, drafts + 1))
+    p = torch.nn.functional.one_hot(tokens, vocab).float()
+    out, accepted, emitted = flashinfer.chain_speculative_sampling(
+        distributions(batch * drafts, vocab).view(batch, drafts, vocab), tokens[:, :drafts], p
+    )
+    assert torch.equal(out, tokens.int()) and (accepted == drafts).all() and (emitted == drafts).all()
+
+
+# ---- attention
+
+
+def test_merge_state_is_in_base_two():
+    generator = torch.Generator().manual_seed(2)
+    scores, values = torch.randn(5, 3, 8, generator=generator), torch.randn(5, 3, 8, 4, generator=generator)
+
+    def attend(columns: slice) -> tuple[torch.Tensor, torch.Tensor]:
+        s, v = scores[:, :, columns], values[:, :, columns]
+        return (s.softmax(-1)[..., None] * v).sum(2), s.logsumexp(-1) / math.log(2)
+
+    merged = flashinfer.merge_state(*attend(slice(0, 3)), *attend(slice(3, 8)))
+    torch.testing.assert_close(merged, attend(slice(0, 8)))
+
+
+@pytest.mark.parametrize("layout", ["NHD", "HND"])
+@pytest.mark.parametrize("mask_kind", ["none", "causal", "bool", "packed"])
+@pytest.mark.parametrize("candidates", [[3, 5, 1], [70, 2, 64]])
+def test_paged_attention_with_masks(layout, mask_kind, candidates):
+    generator = torch.Generator().manual_seed(3)
+    page_size, heads, kv_heads, dim = 4, 4, 2, 8
+    lengths = [n + extra for n, extra in zip(candidates, [9, 0, 6], strict=True)]  # of keys
+    pages = [-(-n // page_size) for n in lengths]
+    kv_indptr = torch.tensor([0, *pages]).cumsum(0).int()
+    order = torch.randperm(sum(pages) + 3, generator=generator)[: sum(pages)].int()
+    cache = torch.randn(sum(pages) + 3, 2, page_size, kv_heads, dim, generator=generator)
+    qo_indptr = torch.tensor([0, *candidates]).cumsum(0).int()
+    q = torch.randn(sum(candidates), heads, dim, generator=generator)
+
+    masks = []
+    for n, length in zip(candidates, lengths, strict=True):
+        nodes = torch.rand(n, n, generator=generator) < 0.4
+        nodes = {"none": torch.ones(n, n, dtype=torch.bool), "causal": torch.ones(n, n, dtype=torch.bool).tril()}.get(
+            mask_kind, nodes | torch.eye(n, dtype=torch.bool)
+        )
+        masks.append(torch.cat([torch.ones(n, length - n, dtype=torch.bool), nodes], 1))
+    packed = []
+    for mask in masks:
+        bits = torch.nn.functional.pad(mask.flatten(), (0, -mask.numel() % 8)).view(-1, 8)
+        packed.append((bits.int() << torch.arange(8)).sum(1).to(torch.uint8))
+
+    wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(kv_layout=layout)
+    wrapper.plan(
+        qo_indptr,
+        kv_indptr,
+        order,
+        torch.tensor([(n - 1) % page_size + 1 for n in lengths], dtype=torch.int32),
+        heads,
+        kv_heads,
+        dim,
+        page_size,
+        custom_mask=torch.cat([mask.flatten() for mask in masks]) if mask_kind == "bool" else None,
+        packed_custom_mask=torch.cat(packed) if mask_kind == "packed" else None,
+        causal=mask_kind == "causal",
+    )
+    given = cache if layout == "NHD" else cache.transpose(2, 3).contiguous()
+    out, lse = wrapper.run(q, given, return_lse=True)
+    assert torch.equal(wrapper.run(q, tuple(given.unbind(1))), out)
+    for b, mask in enumerate(masks):
+        rows = slice(int(qo_indptr[b]), int(qo_indptr[b + 1]))
+        k, v = (
+            x.flatten(0, 1)[: lengths[b]].repeat_interleave(heads // kv_heads, 1)
+            for x in cache[order[kv_indptr[b] : kv_indptr[b + 1]].long()].unbind(1)
+        )
+        scores = torch.einsum("nhd,shd->nhs", q[rows], k) * dim**-0.5
+        scores = scores.masked_fill(~mask[:, None], -torch.inf)
+        torch.testing.assert_close(out[rows], torch.einsum("nhs,shd->nhd", scores.softmax(-1), v), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(lse[rows], scores.logsumexp(-1) / math.log(2), atol=1e-5, rtol=1e-5)
