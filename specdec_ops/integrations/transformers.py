@@ -1,0 +1,214 @@
+"""Transformers models (4.57 to 5.x) on the paged cache.
+
+`AttentionInterface` lets a function take the place of a model's attention; it is registered as "specdec", without a
+mask function, so that transformers builds no mask at all. The paged state travels to it as a keyword argument of the
+model, positions are given explicitly, and no transformers cache is involved.
+"""
+
+import warnings
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AttentionInterface, PreTrainedModel
+
+from specdec_ops.cache import Nodes, PagedCache, PagePool
+from specdec_ops.config import DecoderConfig, SamplingParams
+from specdec_ops.decode import SpeculativeDecoder
+from specdec_ops.drafters import Drafter
+from specdec_ops.request import Chunk, Request
+
+
+def paged_attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None = None,
+    *,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    specdec: tuple[PagedCache, Nodes] | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Puts the keys and values `[1, heads, N, size]` of the nodes into the cache and attends to it."""
+    if specdec is None:
+        raise RuntimeError(
+            "this model's attention reads the paged cache of specdec_ops; to use the model by itself again call "
+            "model.set_attn_implementation('sdpa')"
+        )
+    cache, nodes = specdec
+    query, key, value = (x.transpose(1, 2).flatten(0, 1) for x in (query, key, value))
+    index: int = module.layer_idx  # type: ignore[assignment]
+    layer = cache.shared_layers.get(index, index)
+    if layer == index:
+        cache.append(layer, key, value, nodes)
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    out = cache.attend(layer, query, nodes, scale, softcap or 0.0, sliding_window or 0, s_aux)
+    return out[None], None
+
+
+AttentionInterface.register("specdec", paged_attention)
+
+
+def shared_layers(model: PreTrainedModel) -> dict[int, int]:
+    """Layers that read an earlier one's cache (Gemma 3n), and which: the last of their type with keys of its own."""
+    shared: dict[int, int] = {}
+    last_of_type: dict[str, int] = {}
+    for module in model.modules():
+        if not hasattr(module, "is_kv_shared_layer"):
+            continue
+        index: int = module.layer_idx  # type: ignore[assignment]
+        layer_type = model.config.get_text_config().layer_types[index]
+        if module.is_kv_shared_layer:
+            shared[index] = last_of_type[layer_type]
+        else:
+            last_of_type[layer_type] = index
+    return shared
+
+
+class PagedModel:
+    """A causal language model and its paged cache: logits of any nodes of any requests in one forward."""
+
+    def __init__(self, model: PreTrainedModel, pool: PagePool) -> None:
+        check_model(model)
+        model.set_attn_implementation("specdec")
+        self.model, self.cache = model, PagedCache(pool, shared_layers(model))
+        self._seen: dict[str, Tensor] = {}
+
+    @property
+    def hidden(self) -> Tensor:
+        """What the output layer saw in the last forward, `[rows, hidden size]`, if it is kept."""
+        return self._seen["hidden"]
+
+    def keep_hidden(self, num_rows: int) -> Tensor:
+        """Keeps `hidden` from now on; returns zeros for that many rows of it."""
+        seen, output = self._seen, self.model.get_output_embeddings()
+
+        def keep(module: torch.nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            seen["hidden"] = inputs[0][0]
+
+        weakref.finalize(self, output.register_forward_pre_hook(keep).remove)
+        return output.weight.new_zeros(num_rows, self.model.config.get_text_config().hidden_size)
+
+    def __call__(self, tokens: Tensor, positions: Tensor, nodes: Nodes, rows: Tensor | int = 0) -> Tensor:
+        """Logits `[N, V]` after each of the tokens `[N]`; `rows` picks some (indices, or how many of the last).
+
+        What is no token of this model (-1: no draft; the target's padding, to a draft model) goes in as some other.
+        """
+        output = self.model(
+            input_ids=tokens[None].clamp(0, self.model.config.get_text_config().vocab_size - 1),
+            position_ids=positions[None],
+            specdec=(self.cache, nodes),
+            use_cache=False,
+            logits_to_keep=rows,
+        )
+        return output.logits[0]
+
+
+def check_model(model: PreTrainedModel) -> None:
+    """Raises ValueError, naming what to change, for a model that cannot run on the paged cache."""
+    name, config = type(model).__name__, model.config.get_text_config()
+    if model.config.is_encoder_decoder:
+        raise ValueError(f"{name} is an encoder-decoder; only decoder-only models can be used")
+    if not getattr(model, "_supports_attention_backend", False) or getattr(model, "_is_stateful", False):
+        raise ValueError(
+            f"the attention of {name} cannot be replaced (it does not use transformers' AttentionInterface, or keeps "
+            "a recurrent state); use a model whose every layer is attention, such as Llama, Qwen, Mistral or Gemma"
+        )
+    others = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
+    if others:
+        raise ValueError(f"{name} has layers of type {sorted(others)}; only full and sliding attention can be used")
+    rope = rope_types(config)
+    if "dynamic" in rope:
+        raise ValueError(
+            f"{name} uses RoPE type 'dynamic', whose frequencies depend on the longest sequence of the batch; "
+            "set the configuration's RoPE type to another, such as 'yarn'"
+        )
+    if "longrope" in rope:
+        warnings.warn(
+            f"{name} uses RoPE type 'longrope': its frequencies switch with the longest sequence of the batch, so a "
+            "request's text may depend on the others",
+            stacklevel=3,
+        )
+    if model.training:
+        raise ValueError(f"{name} is in training mode; call model.eval() first")
+
+
+def rope_types(config: Any) -> set[str]:
+    """Of all layer types; the parameters are `rope_scaling` in transformers 4 and `rope_parameters` in 5."""
+    parameters = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    groups = [parameters, *(group for group in parameters.values() if isinstance(group, dict))]
+    return {group.get("rope_type", group.get("type", "default")) for group in groups}
+
+
+# What `SamplingParams` and the decoder do themselves; anything else would be lost and is refused.
+PROCESSORS = {
+    "TemperatureLogitsWarper",
+    "TopKLogitsWarper",
+    "TopPLogitsWarper",
+    "MinPLogitsWarper",
+    "MinLengthLogitsProcessor",
+    "MinNewTokensLengthLogitsProcessor",
+}
+CRITERIA = {"MaxLengthCriteria", "EosTokenCriteria"}
+
+
+def speculative_generate(
+    model: PreTrainedModel,
+    input_ids: Tensor,
+    logits_processor: Any = (),
+    stopping_criteria: Any = (),
+    generation_config: Any = None,
+    drafter: Drafter | None = None,
+    rule: str | None = None,
+    on_tokens: Callable[[Chunk], None] | None = None,
+    **model_kwargs: Any,
+) -> Tensor:
+    """For `model.generate(..., custom_generate=speculative_generate, drafter=PromptLookup(4))`.
+
+    Besides `drafter`, takes the acceptance `rule` and `on_tokens`, called with each `Chunk` as it is accepted
+    (transformers does not hand its own `streamer` to custom functions).
+    """
+    options = generation_config
+    refused = [type(x).__name__ for x in logits_processor if type(x).__name__ not in PROCESSORS]
+    refused += [type(x).__name__ for x in stopping_criteria if type(x).__name__ not in CRITERIA]
+    refused += ["beam search"] if options.num_beams > 1 else []
+    refused += ["return_dict_in_generate"] if options.return_dict_in_generate else []
+    if refused:
+        raise ValueError(f"speculative_generate does not support {', '.join(refused)}; leave it out")
+    batch, width = input_ids.shape
+    mask = model_kwargs.get("attention_mask")  # None where nothing is padded
+    padding = [0] * batch if mask is None else (width - mask.sum(1)).tolist()
+    eos, pad = options._eos_token_tensor, options._pad_token_tensor
+    params = SamplingParams(
+        temperature=(1.0 if options.temperature is None else options.temperature) if options.do_sample else 0.0,
+        top_k=options.top_k or 0,
+        top_p=1.0 if options.top_p is None else options.top_p,
+        min_p=options.min_p or 0.0,
+        max_tokens=options.max_length - width,
+        min_tokens=max((options.min_length or 0) - width, options.min_new_tokens or 0, 0),
+        stop_token_ids=() if eos is None else tuple(eos.tolist()),
+        ignore_eos=True,
+    )
+    before = model.config._attn_implementation
+    try:
+        decoder = SpeculativeDecoder(
+            model, drafter, DecoderConfig(max_num_seqs=batch, max_model_len=options.max_length, rule=rule)
+        )
+        prompts = [row[skip:] for row, skip in zip(input_ids.tolist(), padding, strict=True)]
+        requests: dict[int, Request] = {}
+        for chunk in decoder.stream(prompts, params):
+            requests[chunk.request.index] = chunk.request
+            if on_tokens is not None:
+                on_tokens(chunk)
+    finally:
+        model.set_attn_implementation(before)
+    rows = [torch.tensor(requests[index].tokens) for index in range(batch)]
+    filler = 0 if pad is None else int(pad)
+    new = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=filler)
+    return torch.cat([input_ids, new.to(input_ids)], 1)

@@ -1,0 +1,202 @@
+"""The familiar front: text in, text out."""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from specdec_ops.config import DecoderConfig, SamplingParams, SpeculativeConfig
+from specdec_ops.decode import SpeculativeDecoder
+from specdec_ops.drafters import Drafter, DraftModel, DraftTree, MedusaHeads, PromptLookup
+from specdec_ops.request import Metrics, Request
+
+Prompt = str | Sequence[int]
+Params = SamplingParams | Sequence[SamplingParams] | None
+
+
+@dataclass
+class RequestOutput:
+    prompt: Prompt
+    prompt_token_ids: list[int]
+    text: str
+    token_ids: list[int]
+    logprobs: list[float]
+    finish_reason: str
+
+
+class TextChunk(NamedTuple):
+    prompt: int  # which of them
+    text: str
+    token_ids: list[int]
+
+
+class LLM:
+    """Loads models and decodes text with them.
+
+    Args:
+        model: a transformers model, the folder of one, or a GGUF file.
+        tokenizer: a transformers tokenizer; None loads the one beside the model. Without one, prompts are token ids.
+        speculative_config: where drafts come from; None decodes plainly.
+        tensor_parallel_size: processes that share the model, started by `torchrun --nproc-per-node N`.
+        dtype: of models that are loaded here.
+        device: for models that are loaded here; None is the accelerator if there is one.
+        options: of `DecoderConfig`.
+
+    Raises:
+        ValueError: an argument cannot be served; the message says what to change.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        tokenizer: Any = None,
+        speculative_config: SpeculativeConfig | None = None,
+        tensor_parallel_size: int = 1,
+        dtype: str | torch.dtype = "auto",
+        device: str | torch.device | None = None,
+        **options: Any,
+    ) -> None:
+        world = int(os.environ.get("WORLD_SIZE", "1"))
+        if tensor_parallel_size != world:
+            raise ValueError(
+                f"tensor_parallel_size={tensor_parallel_size}, and {world} processes run; start the program with "
+                f"`torchrun --nproc-per-node {tensor_parallel_size}`"
+            )
+        loading: dict[str, Any] = {
+            "dtype": dtype,
+            "device": default_device() if device is None else device,
+            "shards": world,
+        }
+        self.tokenizer = load_tokenizer(model) if tokenizer is None else tokenizer
+        spec = speculative_config
+        if spec is not None and spec.draft_model is not None:
+            check_same_tokenizer(self.tokenizer, load_tokenizer(spec.draft_model))
+        if spec is not None:
+            options |= {"rule": spec.rule, "adaptive": spec.adaptive}
+        config = DecoderConfig(**options)
+        target = load_model(model, **loading)
+        self.decoder = SpeculativeDecoder(target, None if spec is None else make_drafter(spec, target, loading), config)
+
+    @property
+    def metrics(self) -> Metrics:
+        return self.decoder.metrics
+
+    def generate(self, prompts: Prompt | Sequence[Prompt], sampling_params: Params = None) -> list[RequestOutput]:
+        prompts = self._listed(prompts)
+        requests = self.decoder.generate([self._encode(prompt) for prompt in prompts], sampling_params)
+        return [self._output(prompt, request) for prompt, request in zip(prompts, requests, strict=True)]
+
+    def stream(self, prompts: Prompt | Sequence[Prompt], sampling_params: Params = None) -> Iterator[TextChunk]:
+        """Yields text as it is accepted, as far as it ends in whole characters."""
+        prompts = self._listed(prompts)
+        chunks = self.decoder.stream([self._encode(prompt) for prompt in prompts], sampling_params)
+        texts = [TextStream(self.tokenizer) for _ in prompts]
+        for request, tokens, _ in chunks:
+            text = texts[request.index].extend(tokens, last=request.finish_reason is not None)
+            yield TextChunk(request.index, text, tokens)
+
+    def _listed(self, prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+        one = isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int))
+        return [prompts] if one else list(prompts)  # type: ignore[list-item, arg-type]
+
+    def _encode(self, prompt: Prompt) -> list[int]:
+        if not isinstance(prompt, str):
+            return list(prompt)
+        if self.tokenizer is None:
+            raise ValueError("there is no tokenizer beside the model: pass tokenizer=... or prompts of token ids")
+        return self.tokenizer(prompt)["input_ids"]
+
+    def _output(self, prompt: Prompt, request: Request) -> RequestOutput:
+        text = self.tokenizer.decode(request.tokens, skip_special_tokens=True) if self.tokenizer is not None else ""
+        assert request.finish_reason is not None
+        return RequestOutput(prompt, request.prompt, text, request.tokens, request.logprobs, request.finish_reason)
+
+
+class TextStream:
+    """Token ids to text, piece by piece: a character may take several tokens."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+        self.tokens: list[int] = []
+        self.start = self.shown = 0  # tokens decoded for context, tokens whose text is out
+
+    def extend(self, tokens: list[int], last: bool) -> str:
+        if self.tokenizer is None:
+            return ""
+        self.tokens += tokens
+        before = self._decode(self.tokens[self.start : self.shown])
+        now = self._decode(self.tokens[self.start :])
+        if now.endswith("\ufffd") and not last:
+            return ""
+        self.start, self.shown = self.shown, len(self.tokens)
+        return now[len(before) :]
+
+    def _decode(self, tokens: list[int]) -> str:
+        return self.tokenizer.decode(tokens, skip_special_tokens=True)
+
+
+def default_device() -> torch.device:
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return accelerator or torch.device("cpu")
+
+
+def load_model(model: Any, dtype: str | torch.dtype, device: torch.device, shards: int) -> Any:
+    if not isinstance(model, str | os.PathLike):
+        return model
+    from transformers import AutoModelForCausalLM
+
+    plan: dict[str, Any] = {"tp_plan": "auto"} if shards > 1 else {}
+    loaded = AutoModelForCausalLM.from_pretrained(**_source(model), dtype=dtype, **plan).eval()
+    return loaded if shards > 1 else loaded.to(device)
+
+
+def load_tokenizer(model: Any) -> Any:
+    """The tokenizer beside a model, or None."""
+    from transformers import AutoTokenizer
+
+    folder = model if isinstance(model, str | os.PathLike) else getattr(model.config, "_name_or_path", "")
+    if not folder or not Path(folder).exists():
+        return None
+    try:
+        return AutoTokenizer.from_pretrained(**_source(folder))
+    except (OSError, ValueError):
+        return None
+
+
+def _source(path: str | os.PathLike) -> dict[str, str]:
+    path = Path(path)
+    if not path.exists():
+        raise ValueError(f"there is no model at {path}; give the folder of a transformers checkpoint or a GGUF file")
+    if path.suffix == ".gguf":
+        return {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
+    return {"pretrained_model_name_or_path": str(path)}
+
+
+def check_same_tokenizer(target: Any, draft: Any) -> None:
+    """Raises ValueError if both are known and give ids different meanings."""
+    if target is None or draft is None:
+        return
+    differing = set(target.get_vocab().items()) ^ set(draft.get_vocab().items())
+    if differing:
+        examples = ", ".join(repr(token) for token, _ in sorted(differing)[:3])
+        raise ValueError(
+            f"target and draft have different tokenizers: {len(differing)} entries differ, such as {examples}; use a "
+            "draft model of the target's family"
+        )
+
+
+def make_drafter(spec: SpeculativeConfig, target: Any, loading: dict[str, Any]) -> Drafter:
+    k = spec.num_speculative_tokens
+    if spec.medusa is not None:
+        parameter = next(target.parameters())
+        return MedusaHeads(spec.medusa, num_draft=k, device=parameter.device, dtype=parameter.dtype)
+    if spec.draft_model is None:
+        return PromptLookup(k, spec.prompt_lookup_min, spec.prompt_lookup_max)
+    draft = load_model(spec.draft_model, **loading)
+    if spec.tree_topk is not None and spec.tree_depth is not None:
+        return DraftTree(draft, k, spec.tree_topk, spec.tree_depth)
+    return DraftModel(draft, k, spec.draft_temperature)

@@ -1,0 +1,267 @@
+"""The fronts (`LLM`, transformers' `generate`) and what they refuse."""
+
+import pytest
+import torch
+import transformers
+from tiny_models import greedy, make_model, random_prompts, save_medusa_heads, similar_model
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from specdec_ops.config import DecoderConfig, SamplingParams, SpeculativeConfig
+from specdec_ops.decode import SpeculativeDecoder
+from specdec_ops.drafters import DraftModel, DraftTree, MedusaHeads, PromptLookup
+from specdec_ops.integrations.transformers import speculative_generate
+from specdec_ops.llm import LLM
+
+GREEDY = SamplingParams(temperature=0, max_tokens=12)
+
+
+def byte_tokenizer(swap: bool = False) -> PreTrainedTokenizerFast:
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    if swap:
+        alphabet[65], alphabet[66] = alphabet[66], alphabet[65]
+    tokenizer = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """Folders of a target, a draft, and a draft with another tokenizer."""
+    target = make_model(vocab_size=256)
+    models_and_tokenizers = {
+        "target": (target, byte_tokenizer()),
+        "draft": (similar_model(target), byte_tokenizer()),
+        "other": (similar_model(target), byte_tokenizer(swap=True)),
+    }
+    root = tmp_path_factory.mktemp("models")
+    for name, (model, tokenizer) in models_and_tokenizers.items():
+        model.save_pretrained(root / name)
+        tokenizer.save_pretrained(root / name)
+    save_medusa_heads(root / "medusa.safetensors", target, random_prompts([60], vocab_size=256))
+    return root
+
+
+@pytest.mark.parametrize(
+    ("options", "drafter"),
+    [
+        ({}, PromptLookup),
+        ({"draft_model": "draft"}, DraftModel),
+        ({"draft_model": "draft", "tree_topk": 3, "tree_depth": 2}, DraftTree),
+        ({"medusa": "medusa.safetensors"}, MedusaHeads),
+    ],
+)
+def test_llm_from_folders(folders, options, drafter):
+    options = {name: str(folders / value) if isinstance(value, str) else value for name, value in options.items()}
+    spec = SpeculativeConfig(num_speculative_tokens=4, **options)
+    llm = LLM(str(folders / "target"), speculative_config=spec, device="cpu", max_num_seqs=2, max_model_len=64)
+    assert isinstance(llm.decoder.drafter, drafter)
+    prompts = ["hello, world", "a", "grüße"]
+    outputs = llm.generate(prompts, GREEDY)
+    tokenizer = byte_tokenizer()
+    ids = [tokenizer(prompt)["input_ids"] for prompt in prompts]
+    expected = greedy(llm.decoder.target.model, ids, 12)
+    assert [output.token_ids for output in outputs] == expected
+    assert [output.text for output in outputs] == [tokenizer.decode(text) for text in expected]
+    streamed = ["", "", ""]
+    for chunk in llm.stream(prompts, GREEDY):
+        streamed[chunk.prompt] += chunk.text
+    assert streamed == [output.text for output in outputs]
+
+
+def test_llm_takes_token_ids_and_one_prompt(folders):
+    model = make_model()
+    llm = LLM(model, max_num_seqs=1, max_model_len=32)
+    assert llm.generate([1, 2, 3], GREEDY)[0].token_ids == greedy(model, [[1, 2, 3]], 12)[0]
+    with pytest.raises(ValueError, match="no tokenizer"):
+        llm.generate("text")
+
+
+@pytest.mark.parametrize("drafter", [None, PromptLookup(3)])
+def test_custom_generate(drafter):
+    model = make_model()
+    prompts = random_prompts([9, 4])
+    ids = torch.tensor([prompts[0], [0] * 5 + prompts[1]])
+    mask = torch.tensor([[1] * 9, [0] * 5 + [1] * 4])
+    (stop,) = {text[5] for text in greedy(model, prompts[:1], 8)}
+    options = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 0, "eos_token_id": stop}
+    expected = model.generate(ids, attention_mask=mask, **options)
+    chunks = []
+    actual = model.generate(
+        ids,
+        attention_mask=mask,
+        custom_generate=speculative_generate,
+        drafter=drafter,
+        on_tokens=chunks.append,
+        **options,
+    )
+    assert torch.equal(actual, expected)
+    streamed = [token for chunk in chunks if chunk.request.index == 0 for token in chunk.tokens]
+    assert expected[0, 9:].tolist() == streamed + [0] * (expected.shape[1] - 9 - len(streamed))
+    assert model.config._attn_implementation == "eager"
+    torch.manual_seed(1)
+    sampled = model.generate(
+        ids[:1], custom_generate=speculative_generate, drafter=drafter, do_sample=True, top_k=5, min_new_tokens=3,
+        max_new_tokens=6, pad_token_id=0, eos_token_id=stop,
+    )  # fmt: skip
+    assert 12 <= sampled.shape[1] <= 15
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"num_beams": 2}, "beam search"),
+        ({"repetition_penalty": 1.5}, "RepetitionPenaltyLogitsProcessor"),
+        ({"max_time": 5.0}, "MaxTimeCriteria"),
+        ({"return_dict_in_generate": True}, "return_dict_in_generate"),
+    ],
+)
+def test_custom_generate_names_what_it_does_not_support(options, named):
+    with pytest.raises(ValueError, match=named):
+        make_model().generate(
+            torch.tensor([[1, 2]]), custom_generate=speculative_generate, max_new_tokens=4, pad_token_id=0, **options
+        )
+
+
+# Bad input
+
+
+def decoder(**options) -> SpeculativeDecoder:
+    return SpeculativeDecoder(make_model(), None, DecoderConfig(**{"max_num_seqs": 2, "max_model_len": 32, **options}))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "options", "message"),
+    [
+        ([], {}, "prompt 1 is empty"),
+        ([1, 61], {}, "token ids outside 0 to 60"),
+        ([-1], {}, "token ids outside 0 to 60"),
+        ([1] * 20, {}, r"20 tokens and max_tokens=16, together more than max_model_len=32; lower max_tokens or raise"),
+        ([1] * 9, {"num_blocks": 1}, "needs 2 pages of 16 tokens and the cache has num_blocks=1; raise num_blocks"),
+    ],
+)
+def test_prompts_that_cannot_be_served(prompt, options, message):
+    with pytest.raises(ValueError, match=message):
+        decoder(**options).stream([[1], prompt] if "num_blocks" not in options else [prompt], SamplingParams())
+
+
+def test_parameters_that_do_not_fit_the_prompts():
+    with pytest.raises(ValueError, match="one SamplingParams, or 2, one a prompt; got 1"):
+        decoder().stream([[1], [2]], [SamplingParams()])
+    with pytest.raises(ValueError, match="17 stop tokens; give at most 16"):
+        decoder().stream([[1]], SamplingParams(stop_token_ids=range(17)))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"temperature": -1.0}, "temperature must be 0"),
+        ({"temperature": float("nan")}, "temperature must be 0"),
+        ({"top_k": -2}, "top_k must be"),
+        ({"top_p": 0.0}, "top_p must be"),
+        ({"min_p": 1.5}, "min_p must be"),
+        ({"max_tokens": 0}, "max_tokens must be"),
+        ({"min_tokens": 17}, "min_tokens must be from 0 to max_tokens"),
+        ({"seed": 2**63}, "seed must fit"),
+    ],
+)
+def test_bad_sampling_params(options, message):
+    with pytest.raises(ValueError, match=message):
+        SamplingParams(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_speculative_tokens": 0}, "num_speculative_tokens must be 1 or more"),
+        ({"draft_model": "x", "medusa": "y"}, "draft_model and medusa exclude each other"),
+        ({"method": "ngram", "medusa": "y"}, "'ngram' and medusa exclude each other"),
+        ({"method": "medusa"}, "method 'medusa' needs the argument medusa"),
+        ({"method": "eagle9"}, "unknown method 'eagle9'"),
+        ({"tree_topk": 2}, "tree_topk and tree_depth go together"),
+        ({"tree_topk": 2, "tree_depth": 2}, "need a draft model"),
+        ({"draft_model": "x", "tree_topk": 1, "tree_depth": 2}, "has 2 drafts; num_speculative_tokens=3"),
+        ({"prompt_lookup_min": 4}, "prompt_lookup_min <= prompt_lookup_max"),
+    ],
+)
+def test_bad_speculative_config(options, message):
+    with pytest.raises(ValueError, match=message):
+        SpeculativeConfig(**{"num_speculative_tokens": 3, **options})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_num_seqs": 0}, "max_num_seqs must be 1 or more"),
+        ({"rule": "hopeful"}, "unknown rule 'hopeful'"),
+        ({"rule": "recursive"}, "'recursive' is not one for the chain"),
+        ({"compile": True, "measure": True}, "compile and measure exclude each other"),
+    ],
+)
+def test_bad_decoder_config(options, message):
+    with pytest.raises(ValueError, match=message):
+        decoder(**options)
+
+
+def test_rules_and_adaptive_lengths_that_do_not_suit_the_drafter():
+    model = make_model()
+    tree = DraftTree(model, 4, topk=2, depth=2)
+    with pytest.raises(ValueError, match="'block' is not one for the tree"):
+        SpeculativeDecoder(model, tree, DecoderConfig(rule="block"))
+    with pytest.raises(ValueError, match="adaptive draft length and a drafter of trees"):
+        SpeculativeDecoder(model, tree, DecoderConfig(adaptive=True))
+
+
+def test_draft_and_target_with_different_tokenizers(folders):
+    spec = SpeculativeConfig(num_speculative_tokens=2, draft_model=str(folders / "other"))
+    with pytest.raises(ValueError, match=r"different tokenizers: 4 entries differ, such as .*target's family"):
+        LLM(str(folders / "target"), speculative_config=spec, device="cpu")
+
+
+def test_models_that_cannot_be_loaded(tmp_path):
+    with pytest.raises(ValueError, match="no model at"):
+        LLM(str(tmp_path / "absent"))
+    with pytest.raises(ValueError, match=r"start the program with `torchrun --nproc-per-node 2`"):
+        LLM(make_model(), tensor_parallel_size=2)
+
+
+def test_models_that_cannot_be_used():
+    def refuse(model, message):
+        with pytest.raises(ValueError, match=message):
+            SpeculativeDecoder(model)
+
+    tiny = {"hidden_size": 16, "num_hidden_layers": 1, "vocab_size": 11, "num_attention_heads": 2}
+    dynamic = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
+    refuse(make_model(rope_scaling=dynamic, rope_parameters=dynamic), "RoPE type 'dynamic'")
+    refuse(make_model().train(), r"call model.eval\(\)")
+    mamba = transformers.MambaConfig(**tiny, state_size=4)
+    refuse(transformers.AutoModelForCausalLM.from_config(mamba).eval(), "MambaForCausalLM cannot be replaced")
+    t5 = transformers.T5Config(d_model=16, d_ff=16, num_layers=1, num_heads=2, vocab_size=11, d_kv=8)
+    refuse(transformers.T5ForConditionalGeneration(t5).eval(), "encoder-decoder")
+
+
+def test_longrope_warns():
+    rope = {"rope_type": "longrope", "factor": 2.0, "short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
+    rope |= {"rope_theta": 10000.0, "original_max_position_embeddings": 256}
+    model = make_model(rope_scaling=rope, rope_parameters=rope)
+    with pytest.warns(UserWarning, match="longrope"):
+        SpeculativeDecoder(model)
+
+
+def test_medusa_files_and_choices_that_do_not_fit(folders, tmp_path):
+    with pytest.raises(ValueError, match=r"4 levels deep and .* has 3 heads"):
+        MedusaHeads(folders / "medusa.safetensors", choices=[(0,), (0, 0), (0, 0, 0), (0, 0, 0, 0)])
+    with pytest.raises(ValueError, match="parents of choices"):
+        MedusaHeads(folders / "medusa.safetensors", choices=[(0,), (1, 0)])
+    with pytest.raises(ValueError, match="exclude each other"):
+        MedusaHeads(folders / "medusa.safetensors")
+    with pytest.raises(ValueError, match="holds no Medusa heads"):
+        MedusaHeads(folders / "target" / "model.safetensors", 3)
+
+
+def test_a_target_that_gives_nan_is_named():
+    model = make_model()
+    model.get_output_embeddings().weight.data[3] = torch.nan
+    with pytest.raises(RuntimeError, match="prompt 0: the target's logits hold NaN"):
+        SpeculativeDecoder(model, None, DecoderConfig(max_model_len=32)).generate([[1, 2]])

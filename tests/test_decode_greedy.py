@@ -1,0 +1,170 @@
+"""Greedy decoding gives the tokens that transformers' own `generate` gives, whoever drafts."""
+
+import itertools
+
+import pytest
+import torch
+from tiny_models import CONFIGS, WINDOW, greedy, make_model, random_prompts, save_medusa_heads, similar_model
+
+from specdec_ops.config import DecoderConfig, SamplingParams
+from specdec_ops.decode import SpeculativeDecoder
+from specdec_ops.drafters import Draft, Drafter, DraftModel, DraftTree, MedusaHeads, PromptLookup
+
+LENGTHS = [5, 1, 20, 2, 11, 3, 16]
+MAX_TOKENS = 2 * WINDOW + 6
+DRAFTERS = ["none", "lookup", "chain", "tree", "medusa", "medusa chain"]
+
+
+@pytest.fixture(scope="module", params=CONFIGS)
+def family(request, tmp_path_factory):
+    model = make_model(request.param)
+    prompts = random_prompts(LENGTHS)
+    texts = greedy(model, prompts, MAX_TOKENS)
+    heads = tmp_path_factory.mktemp("medusa") / "heads.safetensors"
+    save_medusa_heads(heads, model, [prompt + text for prompt, text in zip(prompts, texts, strict=True)])
+    return model, prompts, texts, heads
+
+
+def make_drafter(name, model, heads):
+    return {
+        "none": lambda: None,
+        "lookup": lambda: PromptLookup(3),
+        "chain": lambda: DraftModel(similar_model(model), 3),
+        "tree": lambda: DraftTree(similar_model(model), 7, topk=3, depth=3),
+        "medusa": lambda: MedusaHeads(heads, 6),
+        "medusa chain": lambda: MedusaHeads(heads, choices=[(0,), (0, 0), (0, 0, 0)]),
+    }[name]()
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+@pytest.mark.parametrize("slots", [1, 7])
+def test_same_tokens_as_transformers(family, name, slots):
+    model, prompts, texts, heads = family
+    config = DecoderConfig(max_num_seqs=slots, max_model_len=max(LENGTHS) + MAX_TOKENS, block_size=4)
+    decoder = SpeculativeDecoder(model, make_drafter(name, model, heads), config)
+    rows = slice(2, 3) if slots == 1 else slice(None)
+    requests = decoder.generate(prompts[rows], SamplingParams(temperature=0, max_tokens=MAX_TOKENS))
+    assert [request.tokens for request in requests] == texts[rows]
+    if name in ("chain", "tree", "medusa"):
+        assert decoder.metrics.acceptance[0] > 0.1, "too few drafts accepted for this test to tell anything"
+    if name in ("chain", "tree"):
+        assert decoder.metrics.acceptance[1] > 0.1
+
+
+@pytest.mark.parametrize("name", ["chain", "tree"])
+def test_end_of_sequence_and_length_limit_inside_an_accepted_block(name):
+    model = make_model()
+    drafter = DraftModel(model, 4) if name == "chain" else DraftTree(model, 8, topk=2, depth=4)
+    (prompt,) = random_prompts([9])
+    (text,) = greedy(model, [prompt], 14)
+    decoder = SpeculativeDecoder(model, drafter, DecoderConfig(max_num_seqs=2, max_model_len=40))
+    chunks = [tokens for _, tokens, _ in decoder.stream([prompt], SamplingParams(temperature=0, max_tokens=14))]
+    assert [token for chunk in chunks for token in chunk] == text
+    ends = list(itertools.accumulate(map(len, chunks)))
+    inside = [i for i in range(14) if i + 1 not in ends and i not in ends]
+    cut = next(i for i in inside if text[i] not in text[:i])
+    params = [
+        SamplingParams(temperature=0, max_tokens=14, stop_token_ids=[text[cut]]),
+        SamplingParams(temperature=0, max_tokens=cut + 1),
+    ]
+    stopped, limited = decoder.generate([prompt] * 2, params)
+    assert stopped.tokens == limited.tokens == text[: cut + 1]
+    assert greedy(model, [prompt], 14, eos_token_id=text[cut]) == [stopped.tokens]
+    assert (stopped.finish_reason, limited.finish_reason) == ("stop", "length")
+
+
+def test_more_requests_than_slots_and_pages():
+    model = make_model()
+    prompts = random_prompts(LENGTHS)
+    params = [SamplingParams(temperature=0, max_tokens=1 + 3 * i % 11) for i in range(len(prompts))]
+    texts = greedy(model, prompts, 11)
+    # Pages for about two requests, slots for three.
+    config = DecoderConfig(max_num_seqs=3, max_model_len=32, block_size=4, num_blocks=16)
+    decoder = SpeculativeDecoder(model, PromptLookup(3), config)
+    for _ in range(2):  # nothing leaks
+        requests = decoder.generate(prompts, params)
+        expected = [text[: param.max_tokens] for text, param in zip(texts, params, strict=True)]
+        assert [request.tokens for request in requests] == expected
+        assert int(decoder.state.pool.num_free) == decoder.free_blocks == 16
+
+
+def test_a_closed_stream_gives_everything_back():
+    decoder = SpeculativeDecoder(make_model(), None, DecoderConfig(max_num_seqs=2, max_model_len=32))
+    stream = decoder.stream(random_prompts([3, 4, 5]), SamplingParams(temperature=0, max_tokens=9))
+    next(stream)
+    with pytest.raises(RuntimeError, match="decoding already"):
+        decoder.stream(random_prompts([3]))
+    stream.close()
+    assert int(decoder.state.pool.num_free) == decoder.state.pool.num_blocks
+    assert bool(decoder.state.finished.all())
+
+
+def test_streamed_chunks_add_up():
+    model = make_model()
+    prompts = random_prompts([4, 9])
+    decoder = SpeculativeDecoder(model, DraftModel(model, 3), DecoderConfig(max_num_seqs=2, max_model_len=32))
+    texts: list[list[int]] = [[], []]
+    for request, tokens, _ in decoder.stream(prompts, SamplingParams(temperature=0, max_tokens=10)):
+        assert 1 <= len(tokens) <= 4
+        texts[request.index] += tokens
+    assert texts == greedy(model, prompts, 10)
+    assert decoder.metrics.tokens_per_step > 3 and decoder.metrics.emitted == 20
+
+
+def test_min_tokens_holds_back_every_stop_token():
+    model = make_model()
+    (prompt,) = random_prompts([9])
+    (text,) = greedy(model, [prompt], 12)
+    stops = text[2:4]
+    expected = greedy(model, [prompt], 12, eos_token_id=stops, min_new_tokens=7)
+    for drafter in (None, DraftModel(similar_model(model), 3), DraftTree(similar_model(model), 6, topk=2, depth=3)):
+        decoder = SpeculativeDecoder(model, drafter, DecoderConfig(max_num_seqs=1, max_model_len=32))
+        params = SamplingParams(temperature=0, max_tokens=12, min_tokens=7, stop_token_ids=stops)
+        assert decoder.generate([prompt], params)[0].tokens == expected[0]
+
+
+@pytest.mark.parametrize("vocab_size", [50, 80])
+@pytest.mark.parametrize("drafter_class", [DraftModel, DraftTree])
+def test_vocabularies_padded_to_different_sizes(vocab_size, drafter_class):
+    model = make_model()
+    prompts = random_prompts(LENGTHS, vocab_size=50)
+    draft = make_model(vocab_size=vocab_size, seed=3)
+    decoder = SpeculativeDecoder(model, drafter_class(draft, 3), DecoderConfig(max_num_seqs=7, max_model_len=40))
+    requests = decoder.generate(prompts, SamplingParams(temperature=0, max_tokens=8))
+    assert [request.tokens for request in requests] == greedy(model, prompts, 8)
+
+
+def test_adaptive_draft_length():
+    model = make_model()
+    prompts = random_prompts([9, 9])
+    texts = greedy(model, prompts, 30)
+    config = DecoderConfig(max_num_seqs=2, max_model_len=64, adaptive=True)
+    poor = SpeculativeDecoder(model, DraftModel(make_model(seed=9), 4), config)
+    good = SpeculativeDecoder(model, DraftModel(model, 4), config)
+    for decoder in (poor, good):
+        requests = decoder.generate(prompts, SamplingParams(temperature=0, max_tokens=30))
+        assert [request.tokens for request in requests] == texts
+    assert poor.metrics.drafted_at[3] < 0.5 * poor.metrics.drafted_at[0]
+    assert good.metrics.acceptance[3] == 1.0
+
+
+class Oracle(Drafter):
+    """A drafter of one's own: knows the text, and is wrong in every third place."""
+
+    num_draft = depth = 3
+
+    def __init__(self, text):
+        self.text = torch.tensor([*text, 0, 0, 0])
+
+    def propose(self, state):
+        index = (state.lengths[:, None] + torch.arange(3)).clamp(max=len(self.text) - 1).long()
+        return Draft(torch.where(index % 3 == 0, 0, self.text[index]))
+
+
+def test_a_drafter_of_ones_own():
+    model = make_model()
+    (prompt,) = random_prompts([6])
+    (text,) = greedy(model, [prompt], 20)
+    decoder = SpeculativeDecoder(model, Oracle(prompt + text), DecoderConfig(max_num_seqs=1, max_model_len=32))
+    assert decoder.generate([prompt], SamplingParams(temperature=0, max_tokens=20))[0].tokens == text
+    assert decoder.metrics.tokens_per_step > 1.5

@@ -1,0 +1,97 @@
+"""Models with random weights, small enough to decode hundreds of tokens in a test."""
+
+from typing import Any
+
+import torch
+import transformers
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+SIZES: dict[str, Any] = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": None,
+    "tie_word_embeddings": False,
+    # Larger than usual, so that texts do not settle on one token.
+    "initializer_range": 0.3,
+}
+WINDOW = 9
+CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("LlamaConfig", {}),
+    "qwen2": ("Qwen2Config", {}),
+    "qwen3": ("Qwen3Config", {"head_dim": 16}),
+    "mistral": ("MistralConfig", {"sliding_window": WINDOW, "head_dim": 8}),
+    "gemma2": (
+        "Gemma2Config",
+        {"sliding_window": WINDOW, "head_dim": 16, "query_pre_attn_scalar": 16, "attn_logit_softcapping": 2.0},
+    ),
+    "gemma3": ("Gemma3TextConfig", {"sliding_window": WINDOW, "head_dim": 16, "query_pre_attn_scalar": 16}),
+}
+
+
+def make_model(family: str = "llama", vocab_size: int = 61, seed: int = 0, **changes: Any) -> PreTrainedModel:
+    config_class, options = CONFIGS[family]
+    config = getattr(transformers, config_class)(**{**SIZES, "vocab_size": vocab_size, **options, **changes})
+    torch.manual_seed(seed)
+    return AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+
+
+def similar_model(model: PreTrainedModel, noise: float = 0.05, seed: int = 1) -> PreTrainedModel:
+    """A draft model that often agrees: the same weights, disturbed."""
+    copy = AutoModelForCausalLM.from_config(model.config).eval()
+    generator = torch.Generator().manual_seed(seed)
+    weights = model.state_dict()
+    for name, tensor in weights.items():
+        weights[name] = tensor + noise * tensor.std() * torch.randn(tensor.shape, generator=generator)
+    copy.load_state_dict(weights)
+    return copy
+
+
+def greedy(model: PreTrainedModel, prompts: list[list[int]], max_tokens: int, **options: Any) -> list[list[int]]:
+    """What transformers generates, prompt by prompt."""
+    before = model.config._attn_implementation
+    model.set_attn_implementation("eager")
+    texts = []
+    for prompt in prompts:
+        ids = torch.tensor([prompt])
+        out = model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=max_tokens,
+            do_sample=False,
+            pad_token_id=0,
+            **options,
+        )
+        texts.append(out[0, len(prompt) :].tolist())
+    model.set_attn_implementation(before)
+    return texts
+
+
+def random_prompts(lengths: list[int], vocab_size: int = 61, seed: int = 0) -> list[list[int]]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randint(vocab_size, (n,), generator=generator).tolist() for n in lengths]
+
+
+@torch.no_grad()
+def save_medusa_heads(path: Any, model: PreTrainedModel, texts: list[list[int]], num_heads: int = 3) -> None:
+    """Heads that have seen the texts: least squares from the hidden state at a token to the one `2 + head` later."""
+    from safetensors.torch import save_file
+
+    model.set_attn_implementation("eager")
+    hidden = [model.model(torch.tensor([text])).last_hidden_state[0] for text in texts]
+    size, vocab = model.config.hidden_size, model.config.vocab_size
+    weights = {}
+    for head in range(num_heads):
+        ahead = 2 + head
+        inputs = torch.cat([h[:-ahead] for h in hidden])
+        labels = torch.cat([torch.tensor(text[ahead:]) for text in texts])
+        solution = torch.linalg.lstsq(inputs, torch.nn.functional.one_hot(labels, vocab).float()).solution
+        weights[f"{head}.0.linear.weight"] = torch.zeros(size, size)
+        weights[f"{head}.0.linear.bias"] = torch.zeros(size)
+        weights[f"{head}.1.weight"] = solution.T.contiguous()
+    save_file(weights, path)
