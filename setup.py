@@ -34,7 +34,8 @@ class NinjaBuild(build_ext):
         build.mkdir(parents=True, exist_ok=True)
         target.parent.mkdir(parents=True, exist_ok=True)
         with open(build / "build.ninja", "w") as file:
-            self.write_ninja(ninja_syntax.Writer(file, width=120), target, sanitize)
+            writer = ninja_syntax.Writer(file, width=120)  # type: ignore[arg-type]  # it takes any text file
+            self.write_ninja(writer, target, sanitize)
         jobs = os.environ.get("MAX_JOBS", str(os.cpu_count() or 1))
         subprocess.check_call(["ninja", "-C", str(build), "-j", jobs])
 
@@ -65,7 +66,7 @@ class NinjaBuild(build_ext):
         def compile_source(source: Path, suffix: str = "", extra: str = "") -> None:
             name = f"{source.relative_to(ROOT).with_suffix('')}{suffix}.o"
             objects.append(name)
-            writer.build(name, "compile", str(source), variables={"extra": extra})
+            writer.build([name], "compile", [str(source)], variables={"extra": extra})
 
         # Baseline objects come first: of a template instantiated in several objects the linker keeps the first copy,
         # and that one must run everywhere.
@@ -76,7 +77,7 @@ class NinjaBuild(build_ext):
             for source in sorted((ROOT / "kernels/cpu").glob("*.cpp")):
                 if source.name != "dispatch.cpp" and (capability == "amx") == source.stem.endswith("_amx"):
                     compile_source(source, f".{capability}", f"{extra} -DSPECDEC_CAPABILITY={capability}")
-        writer.build(str(target), "link", objects)
+        writer.build([str(target)], "link", objects)
         writer.default(str(target))
 
     def get_ext_filename(self, fullname: str) -> str:

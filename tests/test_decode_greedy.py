@@ -144,7 +144,7 @@ def test_adaptive_draft_length():
     for decoder in (poor, good):
         requests = decoder.generate(prompts, SamplingParams(temperature=0, max_tokens=30))
         assert [request.tokens for request in requests] == texts
-    assert poor.metrics.drafted_at[3] < 0.5 * poor.metrics.drafted_at[0]
+    assert poor.metrics.drafted_at[3] < 0.7 * poor.metrics.drafted_at[0]
     assert good.metrics.acceptance[3] == 1.0
 
 
