@@ -80,8 +80,8 @@ class DecodeState:
         def fill(column: Tensor, values: list[Any]) -> None:
             column[slots] = torch.tensor(values, dtype=column.dtype, device=self.device)
 
-        for slot, request in requests.items():
-            self.history[slot, : len(request.prompt)] = torch.tensor(request.prompt, device=self.device)
+        padded = [request.prompt + [0] * (max(lens) - len(request.prompt)) for request in rows]
+        self.history[slots, : max(lens)] = torch.tensor(padded, device=self.device)
         fill(self.lengths, lens)
         fill(self.context_lens, [n - 1 for n in lens])
         fill(self.finished, [False] * len(rows))
