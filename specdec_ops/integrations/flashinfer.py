@@ -273,8 +273,8 @@ def chain_speculative_sampling(
     batch, drafts, vocabulary = draft_probs.shape
     nodes, device = drafts + 1, draft_probs.device
     tokens = torch.cat([torch.zeros_like(draft_token_ids[:, :1]), draft_token_ids], 1).long()  # the root is not read
-    draft_logits = draft_probs.new_zeros((batch, nodes, vocabulary))  # nothing is drafted after the last node
-    torch.log(draft_probs, out=draft_logits[:, :drafts])
+    # Nothing is drafted after the last node: any row serves.
+    draft_logits = torch.nn.functional.pad(draft_probs, (0, 0, 0, 1), value=1.0).log_()
     uniforms = _uniforms(batch, nodes, CHAIN_STREAM, device, generator, seed, offset)
     emitted, num_emitted, _, _ = verify_chain(
         target_probs.log().flatten(0, 1),

@@ -326,9 +326,9 @@ def chain_speculative_sampling(
         retrive_next_token, retrive_next_sibling, threshold_single, threshold_acc, deterministic: not used, as theirs.
         block_verification: judge the drafts together (rule `block`) instead of one by one.
     """
-    batch, nodes, vocabulary = target_probs.shape
-    draft_logits = target_probs.new_zeros((batch, nodes, vocabulary))  # nothing is drafted after the last node
-    torch.log(draft_probs[:, : nodes - 1], out=draft_logits[:, : nodes - 1])
+    batch, nodes = candidates.shape
+    # Nothing is drafted after the last node: any row serves.
+    draft_logits = torch.nn.functional.pad(draft_probs[:, : nodes - 1], (0, 0, 0, 1), value=1.0).log_()
     uniforms = torch.cat([uniform_samples_for_final_sampling[:, None], uniform_samples[:, : nodes - 1]], 1)
     emitted, num_accepted, _, _ = verify_chain(
         target_probs.log().flatten(0, 1),

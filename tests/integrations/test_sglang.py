@@ -381,3 +381,44 @@ def test_no_cache_locations():
     nothing = torch.tensor([2, 2])
     sglang.assign_req_to_token_pool(torch.tensor([0, 2]), table, nothing, nothing, torch.tensor([5, 6]), 2)
     assert table.flatten().tolist() == list(range(12))
+
+
+# ---- no host reads
+
+
+def test_nothing_is_read_on_the_host():
+    """What traces into one graph has read no tensor: a read would break the graph, which `fullgraph` forbids."""
+    batch, nodes, vocab, generator = 2, 5, 7, torch.Generator().manual_seed(7)
+    trees = [random_tree(nodes, generator) for _ in range(batch)]
+    links = torch.arange(batch * nodes).view(batch, nodes), *(torch.tensor([t[i] for t in trees]) for i in (1, 2))
+    candidates = torch.randint(vocab, (batch, nodes), generator=generator)
+    p, q = torch.softmax(torch.randn(2, batch, nodes, vocab, generator=generator), -1)
+    uniforms = torch.rand(batch, nodes, generator=generator)
+    mask = torch.ones(nodes, nodes, dtype=torch.bool).tril().repeat(batch, 1, 1).flatten()
+    parent_list, selected = torch.tensor([[-1, 0, 1]] * batch), torch.tensor([[0, 1, 2]] * batch)
+    lengths, positions = torch.tensor([3, 5]), torch.empty(batch * 4, dtype=torch.int64)
+    full_mask = torch.ones(8 * 4 + batch * 16, dtype=torch.bool)
+    table = torch.arange(40, dtype=torch.int32).view(4, 10)
+    caches = [torch.randn(10, 2, 4), torch.randn(10, 2, 4)]
+    target, source = torch.tensor([0, 1]), torch.tensor([2, 3])
+
+    def everything() -> torch.Tensor:
+        outputs = empty_outputs(batch, nodes, 3)
+        sglang.verify_tree_greedy(*outputs, candidates, *links, candidates)
+        sglang.tree_speculative_sampling_target_only(
+            *outputs, candidates, *links, uniforms, uniforms[:, 0], p, q, 0.5, 0.7
+        )
+        outputs = empty_outputs(batch, nodes, nodes)
+        sglang.chain_speculative_sampling(*outputs, candidates, *links, uniforms, uniforms[:, 0], p, q)
+        sglang.reconstruct_indices_from_tree_mask(
+            mask, lengths, torch.empty(batch * nodes, dtype=torch.int64), *empty_links(batch, nodes), batch, nodes
+        )
+        sglang.build_tree_kernel_efficient(
+            parent_list, selected, lengths, full_mask, positions, *empty_links(batch, 4), 2, 2, 4, 0
+        )
+        sglang.assign_req_to_token_pool(target, table, lengths, lengths + 2, torch.arange(4), 2)
+        sglang.move_kv_cache(caches[:1], caches[1:], target, source)
+        return sglang.assign_extend_cache_locs(target, table, lengths, lengths + 2, 2, 2, "cpu")
+
+    wanted = everything()
+    assert torch.equal(torch.compile(everything, fullgraph=True, backend="eager")(), wanted)
