@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
-from conftest import BACKENDS
+from backends import BACKENDS
 from scipy.stats import chi2
 from torch import Tensor
 

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import BACKENDS
+from backends import BACKENDS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import BACKENDS
+from backends import BACKENDS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from verification import OPERATORS, OUTPUTS, assert_agrees, random_case

@@ -1,0 +1,56 @@
+"""The backends that the conformance suite knows, and why those are absent that are."""
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import specdec_ops.reference
+
+
+class Backend:
+    def __init__(self, name: str, operators: Any, device: str) -> None:
+        self.name, self._operators, self.device = name, operators, torch.device(device)
+
+    def __getattr__(self, operator: str) -> Any:
+        return getattr(self._operators, operator)
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+def _accelerator(name: str) -> Any:
+    module = getattr(torch, name, None)
+    return torch.ops.specdec if module is not None and module.is_available() else f"no {name} device"
+
+
+def _simulator() -> Any:
+    has_operators = hasattr(torch.ops.specdec_sim, "verify_chain")
+    return torch.ops.specdec_sim if has_operators else "the simulator's operators are not built"
+
+
+def _triton() -> Any:
+    """In Triton's interpreter; under triton-ascend lowered, as native code. With a device `cuda` and `npu` run them."""
+    if importlib.util.find_spec("triton") is None:
+        return "triton is not installed"
+    if torch.cuda.is_available():
+        return "triton compiles for the CUDA device"
+    sys.path.append(str(Path(__file__).with_name("triton_backend")))
+    if importlib.util.find_spec("ascendnpuir") is not None:
+        importlib.import_module("native").install()
+    else:
+        importlib.import_module("interpreter")
+    return importlib.import_module("specdec_ops.triton")
+
+
+# name -> (operators, or the reason why there are none; device)
+BACKENDS = {
+    "reference": (specdec_ops.reference, "cpu"),
+    "cpu": (torch.ops.specdec, "cpu"),
+    "sim": (_simulator(), "cpu"),
+    "triton": (_triton(), "cpu"),
+    "npu": (_accelerator("npu"), "npu"),
+    "cuda": (_accelerator("cuda"), "cuda"),
+}
