@@ -589,6 +589,7 @@ inline void clear_uncovered(const TreeAttentionParams& p, const std::vector<Requ
   const int64_t element = p.q_dtype == DType::kFloat32 ? 4 : 2;
   int64_t node = 0;
   const auto clear_until = [&](int64_t end) {
+    if (end <= node) return;  // an empty tensor has no address to hand to memset
     std::memset(static_cast<char*>(p.out) + node * p.heads * p.d_v * element, 0,
                 (end - node) * p.heads * p.d_v * element);
     std::fill(p.lse + node * p.heads, p.lse + end * p.heads, -kInf);
