@@ -419,6 +419,7 @@ def test_merge_attention_with_nothing(backend, dtype):
         torch.testing.assert_close(lse.cpu(), lse_a)
 
 
+@pytest.mark.slow
 def test_every_capability():
     """The kernels for lesser CPUs, and AVX-512 where AMX would serve; torch reads the variable at start."""
     selected = "test_block_sizes or test_random or test_int8 or test_mla or test_batch_invariance or test_nan"
