@@ -70,5 +70,3 @@ void define_schemas(torch::Library& m) {
 }
 
 }  // namespace specdec
-
-TORCH_LIBRARY(specdec, m) { specdec::define_schemas(m); }

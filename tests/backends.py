@@ -27,8 +27,12 @@ def _accelerator(name: str) -> Any:
 
 
 def _simulator() -> Any:
-    has_operators = hasattr(torch.ops.specdec_sim, "verify_chain")
-    return torch.ops.specdec_sim if has_operators else "the simulator's operators are not built"
+    """The Ascend C kernels on the host simulator, strict. A fault of a kernel raises."""
+    library = Path(specdec_ops.__file__).with_name("_sim.so")
+    if not library.exists():
+        return "the simulator's operators are not built (SPECDEC_SIM=1 builds them)"
+    torch.ops.load_library(str(library))
+    return torch.ops.specdec_sim
 
 
 def _triton() -> Any:

@@ -1,0 +1,3 @@
+#include "schemas.h"
+
+TORCH_LIBRARY(specdec, m) { specdec::define_schemas(m); }

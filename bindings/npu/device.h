@@ -1,0 +1,27 @@
+// What the host code of an operator needs of the device. `device.cpp` is the NPU, by torch_npu;
+// `bindings/sim/hostsim.cpp` the simulator, on CPU tensors.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/library.h>
+
+#include <functional>
+#include <vector>
+
+#if defined(SPECDEC_SIM)
+#define SPECDEC_NPU_IMPL(m) TORCH_LIBRARY_IMPL(specdec_sim, CPU, m)
+#else
+#define SPECDEC_NPU_IMPL(m) TORCH_LIBRARY_IMPL(specdec, PrivateUse1, m)
+#endif
+
+namespace specdec::npu {
+
+struct Cores {
+  uint32_t cube, vector;
+};
+Cores cores();  // of the current device
+
+// Calls `launch(stream)`, in order, on the current stream. `tensors` are all whose memory the kernels touch.
+void submit(const char* name, const std::vector<at::Tensor>& tensors, const std::function<void(void*)>& launch);
+
+}  // namespace specdec::npu
