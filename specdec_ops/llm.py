@@ -2,7 +2,8 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,16 +61,16 @@ class LLM:
         device: str | torch.device | None = None,
         **options: Any,
     ) -> None:
-        world = int(os.environ.get("WORLD_SIZE", "1"))
-        if tensor_parallel_size != world:
+        self.num_processes = int(os.environ.get("WORLD_SIZE", "1"))
+        if tensor_parallel_size != self.num_processes:
             raise ValueError(
-                f"tensor_parallel_size={tensor_parallel_size}, and {world} processes run; start the program with "
-                f"`torchrun --nproc-per-node {tensor_parallel_size}`"
+                f"tensor_parallel_size={tensor_parallel_size}, and {self.num_processes} processes run; start the "
+                f"program with `torchrun --nproc-per-node {tensor_parallel_size}`"
             )
         loading: dict[str, Any] = {
             "dtype": dtype,
             "device": default_device() if device is None else device,
-            "shards": world,
+            "shards": self.num_processes,
         }
         self.tokenizer = load_tokenizer(model) if tokenizer is None else tokenizer
         spec = speculative_config
@@ -87,13 +88,15 @@ class LLM:
 
     def generate(self, prompts: Prompt | Sequence[Prompt], sampling_params: Params = None) -> list[RequestOutput]:
         prompts = self._listed(prompts)
-        requests = self.decoder.generate([self._encode(prompt) for prompt in prompts], sampling_params)
+        params = self._seeded(sampling_params, len(prompts))
+        requests = self.decoder.generate([self._encode(prompt) for prompt in prompts], params)
         return [self._output(prompt, request) for prompt, request in zip(prompts, requests, strict=True)]
 
     def stream(self, prompts: Prompt | Sequence[Prompt], sampling_params: Params = None) -> Iterator[TextChunk]:
         """Yields text as it is accepted, as far as it ends in whole characters."""
         prompts = self._listed(prompts)
-        chunks = self.decoder.stream([self._encode(prompt) for prompt in prompts], sampling_params)
+        params = self._seeded(sampling_params, len(prompts))
+        chunks = self.decoder.stream([self._encode(prompt) for prompt in prompts], params)
         texts = [TextStream(self.tokenizer) for _ in prompts]
         for request, tokens, _ in chunks:
             text = texts[request.index].extend(tokens, last=request.finish_reason is not None)
@@ -109,6 +112,16 @@ class LLM:
         if self.tokenizer is None:
             raise ValueError("there is no tokenizer beside the model: pass tokenizer=... or prompts of token ids")
         return self.tokenizer(prompt)["input_ids"]
+
+    def _seeded(self, params: Params, num_prompts: int) -> Params:
+        """Processes that share a model must decide alike: the first draws the seeds that requests leave open."""
+        if self.num_processes == 1:
+            return params
+        listed = params if isinstance(params, Sequence) else [params or SamplingParams()] * num_prompts
+        seeds = torch.randint(2**62, (len(listed),)).to(self.decoder.state.device)
+        torch.distributed.broadcast(seeds, 0)
+        pairs = zip(listed, seeds.tolist(), strict=True)
+        return [replace(one, seed=seed) if one.seed is None else one for one, seed in pairs]
 
     def _output(self, prompt: Prompt, request: Request) -> RequestOutput:
         text = self.tokenizer.decode(request.tokens, skip_special_tokens=True) if self.tokenizer is not None else ""
@@ -149,9 +162,19 @@ def load_model(model: Any, dtype: str | torch.dtype, device: torch.device, shard
         return model
     from transformers import AutoModelForCausalLM
 
-    plan: dict[str, Any] = {"tp_plan": "auto"} if shards > 1 else {}
-    loaded = AutoModelForCausalLM.from_pretrained(**_source(model), dtype=dtype, **plan).eval()
+    plan = tensor_parallel_plan() if shards > 1 else {}
+    loaded = AutoModelForCausalLM.from_pretrained(**model_source(model), dtype=dtype, **plan).eval()
     return loaded if shards > 1 else loaded.to(device)
+
+
+def tensor_parallel_plan() -> dict[str, Any]:
+    """What `from_pretrained` wants to hear of it: transformers 5 has a configuration, 4 an argument."""
+    try:
+        from transformers.distributed import DistributedConfig
+
+        return {"distributed_config": DistributedConfig(tp_plan="auto")}
+    except (ImportError, TypeError):
+        return {"tp_plan": "auto"}
 
 
 def load_tokenizer(model: Any) -> Any:
@@ -162,16 +185,20 @@ def load_tokenizer(model: Any) -> Any:
     if not folder or not Path(folder).exists():
         return None
     try:
-        return AutoTokenizer.from_pretrained(**_source(folder))
+        return AutoTokenizer.from_pretrained(**model_source(folder))
     except (OSError, ValueError):
         return None
 
 
-def _source(path: str | os.PathLike) -> dict[str, str]:
+def model_source(path: str | os.PathLike) -> dict[str, str]:
+    """Arguments of transformers' `from_pretrained` functions."""
     path = Path(path)
     if not path.exists():
         raise ValueError(f"there is no model at {path}; give the folder of a transformers checkpoint or a GGUF file")
     if path.suffix == ".gguf":
+        missing = [package for package in ("gguf", "accelerate") if find_spec(package) is None]
+        if missing:
+            raise ValueError(f"reading {path} needs {' and '.join(missing)}: pip install 'specdec_ops[gguf]'")
         return {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
     return {"pretrained_model_name_or_path": str(path)}
 

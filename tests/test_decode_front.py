@@ -3,9 +3,7 @@
 import pytest
 import torch
 import transformers
-from tiny_models import greedy, make_model, random_prompts, save_medusa_heads, similar_model
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from tiny_models import byte_tokenizer, greedy, make_model, random_prompts, save_medusa_heads, similar_model
 
 from specdec_ops.config import DecoderConfig, SamplingParams, SpeculativeConfig
 from specdec_ops.decode import SpeculativeDecoder
@@ -14,16 +12,6 @@ from specdec_ops.integrations.transformers import speculative_generate
 from specdec_ops.llm import LLM
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12)
-
-
-def byte_tokenizer(swap: bool = False) -> PreTrainedTokenizerFast:
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    if swap:
-        alphabet[65], alphabet[66] = alphabet[66], alphabet[65]
-    tokenizer = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(alphabet)}, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
 
 
 @pytest.fixture(scope="module")

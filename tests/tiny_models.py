@@ -1,10 +1,12 @@
 """Models with random weights, small enough to decode hundreds of tokens in a test."""
 
+from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 SIZES: dict[str, Any] = {
     "hidden_size": 32,
@@ -50,6 +52,48 @@ def similar_model(model: PreTrainedModel, noise: float = 0.05, seed: int = 1) ->
         weights[name] = tensor + noise * tensor.std() * torch.randn(tensor.shape, generator=generator)
     copy.load_state_dict(weights)
     return copy
+
+
+def byte_tokenizer(swap: bool = False) -> PreTrainedTokenizerFast:
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    if swap:
+        alphabet[65], alphabet[66] = alphabet[66], alphabet[65]
+    tokenizer = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+
+
+def write_gguf(path: Path, model: PreTrainedModel) -> None:
+    """A byte-level Llama as llama.cpp's converter would write it; "he" is the one token that is no byte."""
+    import gguf
+
+    config, alphabet = model.config, sorted(pre_tokenizers.ByteLevel.alphabet())
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_name("tiny")
+    writer.add_vocab_size(config.vocab_size)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_rope_dimension_count(config.head_dim)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list([*alphabet, "he"])
+    writer.add_token_merges(["h e"])
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
+    for name, tensor in model.state_dict().items():
+        for part, heads in {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}.items():
+            if part in name:  # there the numbers that are rotated together lie side by side
+                tensor = tensor.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)
+        writer.add_tensor(names.get_name(name, (".weight",)), tensor.contiguous().numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
 
 
 def greedy(model: PreTrainedModel, prompts: list[list[int]], max_tokens: int, **options: Any) -> list[list[int]]:
