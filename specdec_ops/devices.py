@@ -7,7 +7,10 @@ from typing import Any
 
 import torch
 
+TRITON_DEVICES = ("CUDA", "PrivateUse1")
+
 _library = torch.library.Library("specdec", "IMPL")
+_served: set[tuple[str, str]] = set()
 
 
 def _kernel(name: str) -> Callable[..., Any]:
@@ -23,6 +26,12 @@ def register_triton(names: list[str]) -> None:
     if importlib.util.find_spec("triton") is None:
         return
     for name in names:
-        for key in ("CUDA", "PrivateUse1"):
+        for key in TRITON_DEVICES:
             if not torch._C._dispatch_has_kernel_for_dispatch_key(f"specdec::{name}", key):
                 _library.impl(name, _kernel(name), key)
+                _served.add((name, key))
+
+
+def triton_serves(name: str, key: str) -> bool:
+    """Whether the operator runs on Triton kernels there."""
+    return (name, key) in _served
