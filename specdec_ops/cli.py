@@ -16,10 +16,16 @@ import torch
 
 from specdec_ops import doctor, plan, sweep
 from specdec_ops.config import CHAIN_RULES, TREE_RULES, SamplingParams, SpeculativeConfig
-from specdec_ops.llm import LLM, default_device, load_model, load_tokenizer, model_source
+from specdec_ops.llm import (
+    LLM,
+    check_same_tokenizer,
+    default_device,
+    load_model,
+    load_tokenizer,
+    model_source,
+    num_processes,
+)
 from specdec_ops.request import Metrics
-
-EXTRAS = {"transformers": "transformers", "gguf": "gguf", "matplotlib": "plot"}  # of pyproject.toml, by package
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -124,7 +130,7 @@ def generate(args: argparse.Namespace) -> None:
         args.model,
         tokenizer=tokenizer,
         speculative_config=spec,
-        tensor_parallel_size=world_size(),
+        tensor_parallel_size=num_processes(),
         dtype=args.dtype,
         device=args.device,
         max_num_seqs=1,
@@ -159,10 +165,12 @@ def bench(args: argparse.Namespace) -> None:
     if args.repeats < 1:
         raise ValueError(f"--repeats must be 1 or more, got {args.repeats}")
     if args.png is not None:
-        need("matplotlib", "--png")
+        need("matplotlib", "plot", "--png")
     texts = read_prompts(args.prompt or [])
     prepare(args)
     tokenizer = load_tokenizer(args.model)
+    if args.draft_model is not None:
+        check_same_tokenizer(tokenizer, load_tokenizer(args.draft_model))
     prompts = [encode(tokenizer, text, args.chat) for text in texts]
     length = max(len(prompt) for prompt in prompts) + params.max_tokens
     llms = load_each(args, specs, tokenizer=tokenizer, max_num_seqs=len(prompts), max_model_len=length)
@@ -194,7 +202,7 @@ def make_plan(args: argparse.Namespace) -> None:
     times = None
     if args.measure:
         specs = {0: None, **{k: speculative_config(args, k) for k in args.k}}
-        times = plan.measured_times(load_each(args, specs, max_num_seqs=1, max_model_len=64))
+        times = plan.measured_times(load_each(args, specs, max_num_seqs=1, max_model_len=2 * plan.MEASURED))
     elif args.plain_ms is not None:
         seconds = [time / 1e3 for time in args.verify_ms]
         times = plan.given_times(args.plain_ms / 1e3, seconds, args.draft_ms / 1e3, args.k)
@@ -254,28 +262,18 @@ def encode(tokenizer: Any, text: str, chat: bool) -> list[int]:
 
 def prepare(args: argparse.Namespace) -> None:
     """Before any work: are the models there, and what reads them?"""
-    need("transformers", "a model")
+    need("transformers", "transformers", "a model")
     for path in (args.model, args.draft_model):
         if path is not None:
             model_source(path)
-    hush()
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
 
 
-def hush() -> None:
-    """No progress bars and advice of transformers between our lines."""
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
-
-
-def need(package: str, purpose: str) -> None:
+def need(package: str, extra: str, purpose: str) -> None:
     if importlib.util.find_spec(package) is None:
-        raise ValueError(f"{purpose} needs {package}: pip install 'specdec_ops[{EXTRAS[package]}]'")
-
-
-def world_size() -> int:
-    return int(os.environ.get("WORLD_SIZE", "1"))
+        raise ValueError(f"{purpose} needs {package}: pip install 'specdec_ops[{extra}]'")
 
 
 def machine() -> dict[str, Any]:

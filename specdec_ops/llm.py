@@ -61,16 +61,15 @@ class LLM:
         device: str | torch.device | None = None,
         **options: Any,
     ) -> None:
-        self.num_processes = int(os.environ.get("WORLD_SIZE", "1"))
-        if tensor_parallel_size != self.num_processes:
+        if tensor_parallel_size != num_processes():
             raise ValueError(
-                f"tensor_parallel_size={tensor_parallel_size}, and {self.num_processes} processes run; start the "
-                f"program with `torchrun --nproc-per-node {tensor_parallel_size}`"
+                f"tensor_parallel_size={tensor_parallel_size}, and {num_processes()} processes run; start the program "
+                f"with `torchrun --nproc-per-node {tensor_parallel_size}`"
             )
         loading: dict[str, Any] = {
             "dtype": dtype,
             "device": default_device() if device is None else device,
-            "shards": self.num_processes,
+            "shards": num_processes(),
         }
         self.tokenizer = load_tokenizer(model) if tokenizer is None else tokenizer
         spec = speculative_config
@@ -115,7 +114,7 @@ class LLM:
 
     def _seeded(self, params: Params, num_prompts: int) -> Params:
         """Processes that share a model must decide alike: the first draws the seeds that requests leave open."""
-        if self.num_processes == 1:
+        if num_processes() == 1:
             return params
         listed = params if isinstance(params, Sequence) else [params or SamplingParams()] * num_prompts
         seeds = torch.randint(2**62, (len(listed),)).to(self.decoder.state.device)
@@ -150,6 +149,11 @@ class TextStream:
 
     def _decode(self, tokens: list[int]) -> str:
         return self.tokenizer.decode(tokens, skip_special_tokens=True)
+
+
+def num_processes() -> int:
+    """How many torchrun has started."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def default_device() -> torch.device:

@@ -104,15 +104,18 @@ def given_times(plain: float, verify: Sequence[float], draft: float, ks: Sequenc
     return StepTimes(plain, {k: time + k * draft for k, time in zip(ks, verify, strict=True)})
 
 
-def measured_times(llms: dict[int, LLM], num_tokens: int = 32) -> StepTimes:
-    """From decoding with these, by their numbers of drafts: one request, a prompt of that many random tokens."""
+MEASURED = 32  # tokens of the prompt, and of the output
+
+
+def measured_times(llms: dict[int, LLM]) -> StepTimes:
+    """From decoding with these, by their numbers of drafts (0 among them): one request with a random prompt."""
     from specdec_ops.config import SamplingParams
     from specdec_ops.sweep import timed
 
     generator = torch.Generator().manual_seed(0)
     vocab_size = llms[0].decoder.state.vocab_size
-    prompt = torch.randint(vocab_size, (num_tokens,), generator=generator).tolist()
-    params = SamplingParams(temperature=0.0, max_tokens=num_tokens, ignore_eos=True)
+    prompt = torch.randint(vocab_size, (MEASURED,), generator=generator).tolist()
+    params = SamplingParams(temperature=0.0, max_tokens=MEASURED, ignore_eos=True)
     seconds: dict[int, float] = {}
     for k, llm in llms.items():
         timed(llm, [prompt], params)  # the first run sets up

@@ -65,7 +65,7 @@ def byte_tokenizer(swap: bool = False) -> PreTrainedTokenizerFast:
 
 
 def write_gguf(path: Path, model: PreTrainedModel) -> None:
-    """A byte-level Llama as llama.cpp's converter would write it; "he" is the one token that is no byte."""
+    """A byte-level Llama as llama.cpp's converter would write it, with two tokens more: "he" and "hey"."""
     import gguf
 
     config, alphabet = model.config, sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -82,8 +82,10 @@ def write_gguf(path: Path, model: PreTrainedModel) -> None:
     writer.add_rope_freq_base(10000.0)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_tokenizer_model("gpt2")
-    writer.add_token_list([*alphabet, "he"])
-    writer.add_token_merges(["h e"])
+    writer.add_token_list([*alphabet, "he", "hey"])
+    writer.add_token_merges(["h e", "he y"])
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(0)
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
     for name, tensor in model.state_dict().items():
         for part, heads in {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}.items():
