@@ -10,7 +10,7 @@ test: .venv/ready
 demo: .venv/model
 	python -m bench.demo
 
-.venv/ready: pyproject.toml setup.py $(wildcard bindings/*.* bindings/cpu/* kernels/*.h kernels/cpu/*)
+.venv/ready: pyproject.toml setup.py $(shell find bindings kernels -type f)
 	$(PYTHON) -m venv .venv
 	pip install -q "torch>=2.6,<2.14" "setuptools>=77" wheel ninja numpy
 	pip install -q --no-build-isolation -e ".[test]"

@@ -68,7 +68,7 @@ def make_parser() -> argparse.ArgumentParser:
 
     sub = command("plan", make_plan, "work out memory and speed-up; a folder with a config.json is enough")
     add_model(sub)
-    add_drafting(sub)
+    sub.add_argument("--draft-model", help="a smaller model with the same tokenizer; without it, prompt lookup")
     sub.add_argument("-k", type=int, nargs="+", default=[1, 2, 3, 4, 6, 8], help="drafts a step (1 2 3 4 6 8)")
     sub.add_argument("--devices", type=int, default=1, help="that share the models (1)")
     sub.add_argument("--device-memory", type=float, metavar="GIB", help="of each; else that of the device found here")
@@ -201,7 +201,7 @@ def make_plan(args: argparse.Namespace) -> None:
     lines = plan.memory_report(target, draft, args.devices, memory * args.memory_fraction, args.length)
     times = None
     if args.measure:
-        specs = {0: None, **{k: speculative_config(args, k) for k in args.k}}
+        specs = {0: None, **{k: SpeculativeConfig(k, draft_model=args.draft_model) for k in args.k}}
         times = plan.measured_times(load_each(args, specs, max_num_seqs=1, max_model_len=2 * plan.MEASURED))
     elif args.plain_ms is not None:
         seconds = [time / 1e3 for time in args.verify_ms]
@@ -243,7 +243,7 @@ def read_prompts(prompts: list[str]) -> list[str]:
     if not prompts:
         if sys.stdin.isatty():
             raise ValueError("there is no prompt: give --prompt, or text on standard input")
-        prompts = [sys.stdin.read()]
+        prompts = [sys.stdin.read().removesuffix("\n")]
     if not all(prompts):
         raise ValueError("the prompt is empty: give --prompt, or text on standard input")
     return prompts

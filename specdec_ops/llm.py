@@ -43,7 +43,8 @@ class LLM:
         speculative_config: where drafts come from; None decodes plainly.
         tensor_parallel_size: processes that share the model, started by `torchrun --nproc-per-node N`.
         dtype: of models that are loaded here.
-        device: for models that are loaded here; None is the accelerator if there is one.
+        device: for models that are loaded here; None is the accelerator if there is one. Processes that share a model
+            leave the choice to transformers: the accelerator, each its own, else the CPU.
         options: of `DecoderConfig`.
 
     Raises:

@@ -163,7 +163,11 @@ def speed_report(ks: Sequence[int], acceptances: Sequence[float], times: StepTim
             *(f"{k:4}{before(k)}{row}" for k, row in zip(ks, rows, strict=True)),
         ]
 
-    lines = table("tokens a step, (1 - a^(K+1)) / (1 - a), a: share of drafts accepted", "", expected_tokens)
+    lines = table(
+        "tokens a step with a chain of K drafts, (1 - a^(K+1)) / (1 - a), each accepted with probability a",
+        "",
+        expected_tokens,
+    )
     if times is None:
         return [
             *lines,

@@ -35,9 +35,9 @@ def sweep(llms: dict[int, LLM], prompts: Sequence[Prompt], params: SamplingParam
     for llm in llms.values():
         timed(llm, prompts, params)  # the first run sets up
     runs = [{k: timed(llm, prompts, params) for k, llm in llms.items()} for _ in range(repeats)]
+    rates = [{k: metrics.emitted / seconds for k, (seconds, metrics) in run.items()} for run in runs]
     rows = []
     for k in llms:
-        rates = [{j: metrics.emitted / seconds for j, (seconds, metrics) in run.items()} for run in runs]
         metrics = runs[0][k][1]
         rows.append(
             Row(

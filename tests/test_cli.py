@@ -61,7 +61,7 @@ def test_generate_streams_and_sums_up(folders, capsys, k, draft):
 
 def test_generate_samples_from_standard_input(folders, capsys, monkeypatch):
     def text(seed: str) -> str:
-        monkeypatch.setattr(sys, "stdin", io.StringIO(PROMPT))
+        monkeypatch.setattr(sys, "stdin", io.StringIO(PROMPT + "\n"))
         argv = ["generate", str(folders / "target"), "--temperature", "0.9", "--top-p", "0.95", "--min-p", "0.01"]
         assert main([*argv, "--seed", seed, "--max-tokens", "16", "--device", "cpu"]) == 0
         return capsys.readouterr().out
