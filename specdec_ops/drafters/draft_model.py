@@ -146,6 +146,7 @@ class DraftTree(_ModelDrafter):
         self.roots = integers([-1] * k).expand(slots, k)
         self.branches = [integers(i // k + level * k for i in range(k**2)) for level in range(self.depth - 2)]
         self.all = torch.arange(k, device=device).expand(slots, k)
+        self.first_level = ops.tree_mask(self.roots.flatten(), self.counts * k, k)
         # The expanded tree has a column a node: the root; k nodes; k * k a level; and nodes that stand for no draft,
         # the unlikeliest of all, so that no request has fewer nodes than are kept.
         first = integers([1, *range(1 + k, 1 + k + (self.depth - 2) * k**2, k**2)])
@@ -187,7 +188,9 @@ class DraftTree(_ModelDrafter):
 
     def nodes(self, state: DecodeState, parents: list[Tensor], start: Tensor) -> Nodes:
         """The nodes that the model has run over and, the last of them, those that it runs over now."""
-        level, n, table = len(parents), len(parents) * self.topk, state.pool.block_table
-        mask, depth = ops.tree_mask(torch.cat(parents, 1).flatten(), self.cu_nodes[level - 1], n)
-        rest = Nodes(table, start, self.cu_nodes[0], self.topk) if level > 1 else None
-        return Nodes(table, state.lengths, self.cu_nodes[level - 1], n, mask, depth, rest)
+        rest = Nodes(state.pool.block_table, start, self.cu_nodes[0], self.topk, *self.first_level)
+        if len(parents) == 1:
+            return rest
+        cu_nodes, n = self.cu_nodes[len(parents) - 1], len(parents) * self.topk
+        mask, depth = ops.tree_mask(torch.cat(parents, 1).flatten(), cu_nodes, n)
+        return Nodes(state.pool.block_table, state.lengths, cu_nodes, n, mask, depth, rest)
