@@ -83,9 +83,9 @@ class DraftModel(_ModelDrafter):
         self.no_uniforms = torch.zeros(self.num_draft, len(state.lengths), device=state.device).unbind()
         # What the children of each node were drawn from; the last node has none. An id that the model lacks is -inf.
         slots, vocab_size = len(state.lengths), min(self.paged.vocab_size, state.vocab_size)
-        shape = (slots, self.num_draft + 1, state.vocab_size)
+        shape = (slots * (self.num_draft + 1), state.vocab_size)
         self.logits = torch.full(shape, -torch.inf, dtype=self.model.dtype, device=state.device)
-        self.logits_after = self.logits[:, :-1, :vocab_size].unbind(1)
+        self.logits_after = self.logits.view(slots, -1, state.vocab_size)[:, :-1, :vocab_size].unbind(1)
 
     def propose(self, state: DecodeState) -> Draft:
         temperature = state.temperature
@@ -107,7 +107,7 @@ class DraftModel(_ModelDrafter):
         drafts = torch.stack(tokens, 1)
         if state.greedy:
             return Draft(drafts)
-        return Draft(drafts, logits=self.logits.flatten(0, 1), temperature=temperature)
+        return Draft(drafts, logits=self.logits, temperature=temperature)
 
 
 class DraftTree(_ModelDrafter):
