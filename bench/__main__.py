@@ -1,4 +1,4 @@
-"""`python -m bench attention|verify|tree|rollback|sample`: a table on the screen, JSON in a file."""
+"""`python -m bench attention|verify|tree|rollback|sample|step`: a table on the screen, JSON in a file."""
 
 import argparse
 import importlib
@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from bench import machine, peers, timing
+from bench import machine, peers, step, timing
 
-BENCHMARKS = ("attention", "verify", "tree", "rollback", "sample")
+BENCHMARKS = ("attention", "verify", "tree", "rollback", "sample", "step")
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
@@ -83,11 +83,16 @@ def print_summary(rows: list[dict[str, Any]], statistic: str) -> None:
 def main(argv: list[str] | None = None) -> None:
     args = parse(argv)
     torch.set_num_threads(args.threads)
-    report = {"benchmark": args.benchmark, "machine": machine.facts(), "peers": peers.versions(), "rows": []}
+    seconds, alone = 0.3 if args.quick else 1.5, args.module is step  # which has no peers, and no floor
+    report = {"benchmark": args.benchmark, "machine": machine.facts(), "rows": []}
+    report["peers"] = {} if alone else peers.versions()
     print(json.dumps({"machine": report["machine"], "peers": report["peers"]}, indent=1))
     skipped: set[str] = set()
     for point in points(args):
         torch.manual_seed(0)
+        if alone:
+            report["rows"].append({"point": point, **step.measure(seconds, **point)})
+            continue
         case = args.module.case(**point)
         for name, reason in case.skipped.items():
             if f"{name}: {reason}" not in skipped:
@@ -95,11 +100,12 @@ def main(argv: list[str] | None = None) -> None:
                 skipped.add(f"{name}: {reason}")
         if not case.runs:
             continue
-        report["rows"].append({"point": point, **timing.measure(case, 0.3 if args.quick else 1.5)})
+        report["rows"].append({"point": point, **timing.measure(case, seconds)})
         del case  # its tensors go before the next cell's come
     statistic = "min" if args.best else "median"
     if report["rows"]:
         print_table(report["rows"], statistic)
+    if report["rows"] and not alone:
         print_summary(report["rows"], statistic)
     if args.json:
         args.json.write_text(json.dumps(report, indent=1) + "\n")

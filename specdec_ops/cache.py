@@ -63,24 +63,30 @@ class PagedCache:
 
     def append(self, index: int, key: Tensor, value: Tensor, nodes: "Nodes") -> None:
         k_cache, v_cache = self.layer(index, key, value)
-        ops.kv_append(key, value, k_cache, v_cache, nodes.block_table, nodes.context_lens, nodes.cu_nodes)
+        new = nodes.rest or nodes
+        ops.kv_append(key, value, k_cache, v_cache, new.block_table, new.context_lens, new.cu_nodes)
 
     def attend(
         self, index: int, query: Tensor, nodes: "Nodes", scale: float, softcap: float, window: int, sinks: Tensor | None
     ) -> Tensor:
         k_cache, v_cache = self.layers[index]
+        if nodes.rest is not None:  # rows for the nodes that do not run, whose results are dropped
+            n = nodes.rest.max_nodes
+            padding = (0, 0, 0, 0, nodes.max_nodes - n, 0)
+            query = torch.nn.functional.pad(query.unflatten(0, (-1, n)), padding).flatten(0, 1)
         out, _ = ops.tree_attention(
             query, k_cache, v_cache, nodes.block_table, nodes.context_lens, nodes.cu_nodes, nodes.mask,
             scale=scale, softcap=softcap, window=window, depth=nodes.depth, sinks=sinks, max_nodes=nodes.max_nodes,
         )  # fmt: skip
-        return out
+        return out if nodes.rest is None else out.unflatten(0, (-1, nodes.max_nodes))[:, -n:].flatten(0, 1)
 
 
 @dataclass
 class Nodes:
     """What one forward runs over: `N` nodes of `B` requests behind their committed context, as the operators take it.
 
-    `mask` and `depth` describe trees; None stands for chains.
+    `mask` and `depth` describe trees; None stands for chains. Where a part of each tree has run before and is in the
+    cache, `rest` are the last nodes of each, which run now, as nodes behind all the others.
     """
 
     block_table: Tensor
@@ -89,3 +95,4 @@ class Nodes:
     max_nodes: int
     mask: Tensor | None = None
     depth: Tensor | None = None
+    rest: "Nodes | None" = None

@@ -92,14 +92,14 @@ class SpeculativeDecoder:
     def verify(self, draft: Draft) -> Verdict:
         state, n = self.state, self.num_nodes
         tokens = torch.cat([state.root, draft.tokens], 1)
-        mask, depth = None, self.index
+        nodes, depth = Nodes(state.pool.block_table, state.context_lens, self.cu_nodes, n), self.index
         if draft.parents is not None:
-            mask, depth = ops.tree_mask(draft.parents, self.cu_nodes, n)
-            depth = depth.view_as(self.index)
+            nodes.mask, nodes.depth = ops.tree_mask(draft.parents, self.cu_nodes, n)
+            depth = nodes.depth.view_as(self.index)
         positions = state.context_lens[:, None] + depth
-        nodes = Nodes(state.pool.block_table, state.context_lens, self.cu_nodes, n, mask, depth.flatten())
-        logits = self.target(tokens.flatten(), positions.flatten(), nodes)
-        logits = state.withhold_stops(logits, depth)
+        logits = self.target(tokens, positions, nodes)
+        if state.withholds:
+            logits = state.withhold_stops(logits, depth)
         uniforms = ops.philox_uniform(state.seeds, state.root_position, n, VERIFY_STREAM)
         options: dict[str, Any] = {
             "draft_logits": draft.logits,
@@ -127,9 +127,10 @@ class SpeculativeDecoder:
         num_accepted = verdict.num_accepted.masked_fill(state.finished, -1)
         caches, block_table = self.target.cache.tensors, state.pool.block_table
         ops.kv_rollback(caches, block_table, state.context_lens, num_accepted, verdict.path)
-        ops.advance(
+        root = ops.advance(
             state.history, state.lengths, state.finished, verdict.tokens, num_accepted, state.stop_ids, state.max_lens
         )
+        state.root.copy_(root[:, None])
         if self.drafter.needs_hidden:
             last = verdict.num_accepted[:, None].long()
             last = last if verdict.path is None else verdict.path.gather(1, last).long()
@@ -207,7 +208,7 @@ class SpeculativeDecoder:
         try:
             while waiting or self.running:
                 self._admit(waiting)
-                with torch.no_grad():
+                with torch.inference_mode():
                     report = self._measured_step() if self.config.measure else self.run()
                 launched.append((HostCopy(report), dict(self.running)))
                 if len(launched) > self.lag:

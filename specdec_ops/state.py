@@ -34,7 +34,8 @@ class DecodeState:
         def full(value: float, dtype: torch.dtype, *shape: int) -> Tensor:
             return torch.full((slots, *shape), value, dtype=dtype, device=device)
 
-        self.history = full(0, torch.int64, max_len)  # the prompt, then what was emitted; its last is the root
+        self.history = full(0, torch.int64, max_len)  # the prompt, then what was emitted
+        self.root = full(0, torch.int64, 1)  # the last of the history
         self.lengths = full(1, torch.int32)  # of history
         self.context_lens = full(0, torch.int32)  # tokens in the caches: all but the root
         self.finished = full(True, torch.bool)
@@ -49,14 +50,12 @@ class DecodeState:
         self.draft_rate = full(1, torch.float32)  # moving acceptance, for drafts of adaptive length
         self.num_draft = full(0, torch.int32)
         self.hidden = full(0, torch.float32, 0)  # the target's, at the token before the root; sized by who wants it
-
-    @property
-    def root(self) -> Tensor:
-        return self.history.gather(1, (self.lengths[:, None] - 1).long())
+        # What the host knows of all requests so far, so that steps can leave out what none has needed.
+        self.greedy, self.withholds = True, False  # temperature 0; min_tokens
 
     @property
     def root_position(self) -> Tensor:
-        return self.lengths.long() - 1
+        return self.context_lens.long()
 
     def withhold_stops(self, logits: Tensor, depth: Tensor) -> Tensor:
         """Rules out end-of-sequence and stop tokens, in place, where fewer than `min_tokens` have been emitted."""
@@ -82,6 +81,7 @@ class DecodeState:
 
         padded = [request.prompt + [0] * (max(lens) - len(request.prompt)) for request in rows]
         self.history[slots, : max(lens)] = torch.tensor(padded, device=self.device)
+        fill(self.root, [request.prompt[-1:] for request in rows])
         fill(self.lengths, lens)
         fill(self.context_lens, [n - 1 for n in lens])
         fill(self.finished, [False] * len(rows))
@@ -91,6 +91,8 @@ class DecodeState:
         fill(self.seeds, [int(torch.randint(2**62, ())) if p.seed is None else p.seed for p in params])
         for name in ("temperature", "top_k", "top_p", "min_p"):
             fill(getattr(self, name), [getattr(p, name) for p in params])
+        self.greedy &= all(p.temperature == 0 for p in params)
+        self.withholds |= any(p.min_tokens > 0 for p in params)
         fill(self.draft_rate, [1.0] * len(rows))
         fill(self.num_draft, [num_draft] * len(rows))
 

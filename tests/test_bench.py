@@ -1,13 +1,15 @@
 """The benchmark runner itself: its inputs, its floors, its report. Nothing here depends on how long anything takes."""
 
+import itertools
 import json
 import math
 
 import pytest
 import torch
 
+import specdec_ops
 from bench import __main__ as runner
-from bench import attention, inputs, machine, peers, rollback, sample, timing, tree, verify
+from bench import attention, inputs, machine, peers, rollback, sample, step, timing, tree, verify
 
 
 @pytest.fixture(autouse=True)
@@ -120,6 +122,36 @@ def test_rollback_moves_the_rows_of_the_path() -> None:
     case = rollback.case("bfloat16", 1)
     rows = 2 * rollback.LAYERS * (len(rollback.PATH) - 1)
     assert floor_bytes(case) == 2 * rows * rollback.KV_HEADS * rollback.DIM * 2  # in and out
+
+
+def test_parts_of_a_step() -> None:
+    row = step.measure(0.0, "chain", 64, 0.8)
+    assert set(row["times_s"]) == {"step", "models", "outside", "operators", "host"}
+    assert row["facts"]["tokens a step"] == 5.0  # the draft model is the target: it is always right
+    assert all(times["median"] < row["times_s"]["step"]["max"] for times in row["times_s"].values())
+
+
+def test_a_stopwatch_runs_inside_its_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = itertools.count()
+    monkeypatch.setattr(step.time, "perf_counter", lambda: next(clock))
+    modules = [torch.nn.Linear(1, 1) for _ in range(3)]
+    watch = step.Stopwatch(modules[:2])
+    for module in modules:
+        module(torch.zeros(1))
+        next(clock)
+    assert watch.seconds == 2
+
+
+def test_operators_outside_the_forwards_are_counted() -> None:
+    seeds, inside = torch.zeros(1, dtype=torch.int64), torch.zeros(1, 1, 1, 1)
+    table, lens, cu = (torch.zeros(n, dtype=torch.int32) for n in (1, 1, 2))
+
+    def forward() -> None:
+        specdec_ops.kv_append(inside[0], inside[0], inside, inside, table[None], lens, cu)
+
+    with pytest.raises(RuntimeError, match="none of our operators"):
+        step.operators_s(forward)
+    assert step.operators_s(lambda: specdec_ops.philox_uniform(seeds, seeds, 4, 0)) > 0
 
 
 def test_report(monkeypatch: pytest.MonkeyPatch, tmp_path, capsys: pytest.CaptureFixture[str]) -> None:

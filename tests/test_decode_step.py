@@ -6,7 +6,7 @@ from collections import deque
 import pytest
 import torch
 from host_guard import HostRead, no_host_reads
-from tiny_models import make_model, random_prompts, save_medusa_heads, similar_model
+from tiny_models import greedy, make_model, random_prompts, save_medusa_heads, similar_model
 
 from specdec_ops.config import DecoderConfig, SamplingParams
 from specdec_ops.decode import SpeculativeDecoder
@@ -151,3 +151,51 @@ def test_after_every_step_the_cache_is_that_of_a_fresh_prefill():
         for step in after_step[slot]:
             for cache, reference in zip(step, expected, strict=True):
                 assert torch.allclose(cache, reference[: len(cache)], atol=2e-4, rtol=2e-4)
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral"])
+@torch.no_grad()
+def test_a_draft_tree_is_that_of_forwards_over_whole_texts(family):
+    """The draft model runs over a level at a time, on the cache; here over every path from its first token on."""
+    model, topk, depth, num_draft = make_model(family), 3, 4, 9
+    drafter = DraftTree(similar_model(model), num_draft, topk, depth)
+    decoder = SpeculativeDecoder(model, drafter, DecoderConfig(max_num_seqs=3, max_model_len=64))
+    admit(decoder, max_tokens=30)
+    reference = similar_model(make_model(family))  # models made from one configuration share its attention
+
+    def children(text: list[int], score: float) -> list[tuple[float, list[int]]]:
+        best = reference(torch.tensor([text])).logits[0, -1].log_softmax(-1).topk(topk)
+        return [
+            (score + logprob, [*text, token]) for logprob, token in zip(*map(torch.Tensor.tolist, best), strict=True)
+        ]
+
+    for _ in range(5):
+        state, draft = decoder.state, decoder.propose()
+        for slot in range(2):
+            text = state.history[slot, : state.lengths[slot]].tolist()
+            level = children(text, 0.0)
+            nodes = list(level)
+            for _ in range(depth - 1):
+                level = [child for score, path in sorted(level)[-topk:] for child in children(path, score)]
+                nodes += level
+            paths = [text]
+            parents = draft.parents.view(3, -1)[slot, 1:].tolist()
+            for token, parent in zip(draft.tokens[slot].tolist(), parents, strict=True):
+                paths.append([*paths[parent], token])
+            assert sorted(paths[1:]) == sorted(path for _, path in sorted(nodes)[-num_draft:])
+        decoder.step()
+
+
+@pytest.mark.parametrize("name", ["chain", "tree"])
+def test_what_earlier_requests_did_without_is_there_for_later_ones(name, tmp_path):
+    used, fresh = make_decoder(name, tmp_path), make_decoder(name, tmp_path)
+    prompts = random_prompts([7, 12, 1])
+    used.generate(prompts, SamplingParams(temperature=0, max_tokens=9))
+    (text,) = greedy(make_model(), prompts[2:], 9)
+    params = [
+        SamplingParams(temperature=0.9, seed=5, max_tokens=20),
+        SamplingParams(temperature=1.1, seed=6, max_tokens=20),
+        SamplingParams(temperature=0, max_tokens=20, min_tokens=15, stop_token_ids=text[2:4]),
+    ]
+    expected, actual = ([r.tokens for r in d.generate(prompts, params)] for d in (fresh, used))
+    assert actual == expected and len(actual[2]) >= 15

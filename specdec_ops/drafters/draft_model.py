@@ -1,3 +1,4 @@
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -28,37 +29,35 @@ class _ModelDrafter(Drafter):
         self.paged: Any = None
 
     def prefill(self, state: DecodeState, prompts: Prompts) -> None:
+        if self.paged is None or self.paged.cache.pool is not state.pool:
+            self.prepare(state)
+        self.paged(prompts.tokens, prompts.positions, prompts.nodes, rows=1)
+
+    def prepare(self, state: DecodeState) -> None:
+        """Makes what every step uses, for a decoder that this drafter has not served before."""
         from specdec_ops.integrations.transformers import PagedModel
 
-        if self.paged is None or self.paged.cache.pool is not state.pool:
-            self.paged = PagedModel(self.model, state.pool)
-        self.paged(prompts.tokens, prompts.positions, prompts.nodes, rows=1)
+        self.paged = PagedModel(self.model, state.pool)
+        slots = len(state.lengths)
+        self.counts = torch.arange(slots + 1, dtype=torch.int32, device=state.device)  # cu_nodes of one node each
+        self.refed_cu_nodes, self.rows_before = self.counts * self.refed, self.counts[:-1] * self.refed - 1
+        self.refed_index = torch.arange(self.refed, device=state.device)
 
     def after_root(self, state: DecodeState) -> Tensor:
         """Feeds the last tokens again; logits `[B, V]` of the token after the root."""
         start = (state.lengths - self.refed).clamp(min=0)
-        positions = start[:, None] + torch.arange(self.refed, dtype=torch.int32, device=start.device)
-        tokens = state.history.gather(1, positions.long())
-        logits = self.forward(state, tokens, positions, start)
-        root = (state.lengths - 1 - start).long()
-        return logits.take_along_dim(root[:, None, None], 1).squeeze(1)
+        positions = start[:, None] + self.refed_index
+        tokens = state.history.gather(1, positions)
+        root = self.rows_before + state.lengths.clamp(max=self.refed)
+        nodes = Nodes(state.pool.block_table, start, self.refed_cu_nodes, self.refed)
+        return self.forward(state, tokens, positions, nodes, root)
 
     def forward(
-        self,
-        state: DecodeState,
-        tokens: Tensor,
-        positions: Tensor,
-        context_lens: Tensor,
-        mask: Tensor | None = None,
-        depth: Tensor | None = None,
+        self, state: DecodeState, tokens: Tensor, positions: Tensor, nodes: Nodes, rows: Tensor | int = 0
     ) -> Tensor:
-        """Logits `[B, n, V]` of nodes `[B, n]`, brought to the target's vocabulary: padding ids come and go."""
-        slots, n = tokens.shape
-        cu_nodes = torch.arange(slots + 1, dtype=torch.int32, device=tokens.device) * n
-        nodes = Nodes(state.pool.block_table, context_lens, cu_nodes, n, mask, depth)
-        logits = self.paged(tokens.flatten(), positions.flatten(), nodes).view(slots, n, -1)
-        logits = logits[..., : state.vocab_size]
-        return torch.nn.functional.pad(logits, (0, state.vocab_size - logits.shape[-1]), value=-torch.inf)
+        """Logits of the nodes without the ids that are padding in the target's vocabulary."""
+        logits = self.paged(tokens, positions, nodes, rows)
+        return logits if logits.shape[1] <= state.vocab_size else logits[:, : state.vocab_size]
 
 
 class DraftModel(_ModelDrafter):
@@ -78,20 +77,37 @@ class DraftModel(_ModelDrafter):
         super().__init__(model, num_draft, refed=2)  # the root, and the last draft if all were accepted
         self.depth, self.lookahead, self.temperature = num_draft, num_draft, temperature
 
+    def prepare(self, state: DecodeState) -> None:
+        super().prepare(state)
+        self.ahead = torch.arange(self.num_draft - 1, dtype=torch.int32, device=state.device)[:, None]
+        self.no_uniforms = torch.zeros(self.num_draft, len(state.lengths), device=state.device).unbind()
+        # What the children of each node were drawn from; the last node has none. An id that the model lacks is -inf.
+        slots, vocab_size = len(state.lengths), min(self.paged.vocab_size, state.vocab_size)
+        shape = (slots * (self.num_draft + 1), state.vocab_size)
+        self.logits = torch.full(shape, -torch.inf, dtype=self.model.dtype, device=state.device)
+        self.logits_after = self.logits.view(slots, -1, state.vocab_size)[:, :-1, :vocab_size].unbind(1)
+
     def propose(self, state: DecodeState) -> Draft:
         temperature = state.temperature
         if self.temperature is not None:
             temperature = torch.where(temperature > 0, self.temperature, 0.0)
-        uniforms = ops.philox_uniform(state.seeds, state.root_position, self.num_draft, DRAFT_STREAM)
-        logits, tokens = [self.after_root(state)], []
+        uniforms = self.no_uniforms
+        if not state.greedy:
+            by_request = ops.philox_uniform(state.seeds, state.root_position, self.num_draft, DRAFT_STREAM)
+            uniforms = by_request.t().contiguous().unbind()
+        positions = (state.lengths + self.ahead).unbind()
+        logits, tokens = self.after_root(state), []
         for i in range(self.num_draft):
-            token, _, _ = ops.sample(logits[i], uniforms[:, i].contiguous(), temperature=temperature)
-            tokens.append(token)
-            if i + 1 < self.num_draft:
-                position = state.lengths + i
-                logits.append(self.forward(state, token[:, None], position, position).squeeze(1))
-        logits.append(logits[-1])  # the last draft has no children: any row will do
-        return Draft(torch.stack(tokens, 1), logits=torch.stack(logits, 1).flatten(0, 1), temperature=temperature)
+            if i > 0:
+                nodes = Nodes(state.pool.block_table, positions[i - 1], self.counts, 1)
+                logits = self.forward(state, tokens[-1], positions[i - 1], nodes)
+            if not state.greedy:
+                self.logits_after[i].copy_(logits)
+            tokens.append(ops.sample(logits, uniforms[i], temperature=temperature)[0])
+        drafts = torch.stack(tokens, 1)
+        if state.greedy:
+            return Draft(drafts)
+        return Draft(drafts, logits=self.logits, temperature=temperature)
 
 
 class DraftTree(_ModelDrafter):
@@ -113,47 +129,68 @@ class DraftTree(_ModelDrafter):
         if topk < 1 or depth < 1 or num_draft > most:
             raise ValueError(f"num_draft={num_draft} is more than the {most} nodes of topk={topk} and depth={depth}")
         super().__init__(model, num_draft, refed=depth + 1)  # all that one step may have accepted, and the root
-        self.topk, self.depth, self.lookahead = topk, depth, 1 + (depth - 1) * topk
+        self.topk, self.depth, self.lookahead = topk, depth, (depth - 1) * topk
+
+    def prepare(self, state: DecodeState) -> None:
+        super().prepare(state)
+        slots, k, device = len(state.lengths), self.topk, state.device
+
+        def integers(values: Iterable[int]) -> Tensor:
+            return torch.tensor([*values], dtype=torch.int32, device=device)
+
+        # The model runs over the nodes with children, k a level, one level at a time.
+        levels = integers(range(self.depth - 1))
+        self.depths = levels[:, None, None].expand(-1, 1, k)
+        self.level_starts = (levels * k)[:, None]
+        self.cu_nodes = [self.counts * n for n in range(k, self.depth * k, k)]
+        self.roots = integers([-1] * k).expand(slots, k)
+        self.branches = [integers(i // k + level * k for i in range(k**2)) for level in range(self.depth - 2)]
+        self.all = torch.arange(k, device=device).expand(slots, k)
+        self.first_level = ops.tree_mask(self.roots.flatten(), self.counts * k, k)
+        # The expanded tree has a column a node: the root; k nodes; k * k a level; and nodes that stand for no draft,
+        # the unlikeliest of all, so that no request has fewer nodes than are kept.
+        first = integers([1, *range(1 + k, 1 + k + (self.depth - 2) * k**2, k**2)])
+        self.first_parents = first[:, None, None].expand(-1, 1, k)
+        self.root_parents = integers([-1] + [0] * k).expand(slots, -1)
+        self.no_parents = integers([0] * self.num_draft).expand(slots, -1)
+        self.no_tokens = self.no_parents.long() + state.vocab_size
+        self.root_score = torch.zeros(slots, 1, device=device)
+        self.no_scores = self.root_score - 1e30 + self.no_parents
 
     def propose(self, state: DecodeState) -> Draft:
-        slots, k, device = len(state.lengths), self.topk, state.lengths.device
-        new, scores = ops.sample_topk(self.after_root(state), None, k)
-        # The expanded tree, a column a node.
-        tokens, all_scores = [state.root, new], [scores.new_zeros(slots, 1), scores]
-        root = torch.full((slots, 1), -1, dtype=torch.int32, device=device)
-        parents = [root, torch.zeros_like(new, dtype=torch.int32)]
-        # Those of the latest level that get children; and the tree the model runs over, of the root and all of these.
-        frontier, frontier_tokens = torch.arange(1, k + 1, dtype=torch.int32, device=device).expand(slots, k), new
-        fed_tokens, fed_parents = [state.root], [root]
-        frontier_parents = parents[1]
-        for level in range(1, self.depth):
-            fed_tokens.append(frontier_tokens)
-            fed_parents.append(frontier_parents)
-            logits = self.forward_tree(state, torch.cat(fed_tokens, 1), torch.cat(fed_parents, 1))[:, -k:]
-            new, logprobs = ops.sample_topk(logits.flatten(0, 1), None, k)
-            new, scores = new.view(slots, -1), (scores[:, :, None] + logprobs.view(slots, k, k)).flatten(1)
-            first = 1 + k + (level - 1) * k**2  # of the new nodes in the expanded tree
+        slots, k = len(state.lengths), self.topk
+        new, score = ops.sample_topk(self.after_root(state), None, k)
+        tokens, scores, bests, parents = [state.root, new], [self.root_score, score], [self.all], [self.roots]
+        chosen = new  # nodes of the latest level that get children: of the first all, then the best
+        positions = (state.lengths[:, None] + self.depths).unbind()
+        starts = (state.lengths + self.level_starts).unbind()
+        for level in range(self.depth - 1):
+            if level > 0:
+                score, best = score.topk(k, 1)
+                chosen = new.gather(1, best)
+                bests.append(best)
+                parents.append(self.branches[level - 1].take(best))
+            nodes = self.nodes(state, parents, starts[level])
+            logits = self.forward(state, chosen, positions[level], nodes)
+            new, logprobs = ops.sample_topk(logits, None, k)
+            new, score = new.view(slots, -1), (logprobs + score.view(-1, 1)).view(slots, -1)
             tokens.append(new)
-            all_scores.append(scores)
-            parents.append(frontier.repeat_interleave(k, 1))
-            scores, best = scores.topk(k, 1)
-            frontier, frontier_tokens = (first + best).int(), new.gather(1, best)
-            frontier_parents = (1 + (level - 1) * k + best // k).int()
-        kept, kept_parents, cu_nodes = ops.tree_select(
-            torch.cat(tokens, 1), torch.cat(all_scores, 1), torch.cat(parents, 1), 1 + self.num_draft
+            scores.append(score)
+        behind = [(torch.stack(bests, 1)[..., None] + self.first_parents).flatten(1).int()] if self.depth > 1 else []
+        kept, kept_parents, _ = ops.tree_select(
+            torch.cat([*tokens, self.no_tokens], 1),
+            torch.cat([*scores, self.no_scores], 1),
+            torch.cat([self.root_parents, *behind, self.no_parents], 1),
+            1 + self.num_draft,
         )
-        # Requests with fewer candidates than that come packed; here every request has the same number of rows.
-        rows = cu_nodes[:-1, None] + torch.arange(1 + self.num_draft, device=device)
-        beyond = rows >= cu_nodes[1:, None]
-        rows = rows.clamp(max=len(kept) - 1)
-        return Draft(
-            kept[rows].masked_fill(beyond, -1)[:, 1:], parents=kept_parents[rows].masked_fill(beyond, 0).flatten()
-        )
+        drafts = kept.view(slots, -1)[:, 1:]
+        return Draft(drafts.masked_fill(drafts >= state.vocab_size, -1), kept_parents)
 
-    def forward_tree(self, state: DecodeState, tokens: Tensor, parents: Tensor) -> Tensor:
-        slots, n = tokens.shape
-        cu_nodes = torch.arange(slots + 1, dtype=torch.int32, device=tokens.device) * n
-        mask, depth = ops.tree_mask(parents.flatten(), cu_nodes, n)
-        context_lens = state.lengths - 1  # the root is a node
-        positions = context_lens[:, None] + depth.view(slots, n)
-        return self.forward(state, tokens, positions, context_lens, mask, depth)
+    def nodes(self, state: DecodeState, parents: list[Tensor], start: Tensor) -> Nodes:
+        """The nodes that the model has run over and, the last of them, those that it runs over now."""
+        rest = Nodes(state.pool.block_table, start, self.cu_nodes[0], self.topk, *self.first_level)
+        if len(parents) == 1:
+            return rest
+        cu_nodes, n = self.cu_nodes[len(parents) - 1], len(parents) * self.topk
+        mask, depth = ops.tree_mask(torch.cat(parents, 1).flatten(), cu_nodes, n)
+        return Nodes(state.pool.block_table, state.lengths, cu_nodes, n, mask, depth, rest)

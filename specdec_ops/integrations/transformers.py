@@ -78,6 +78,7 @@ class PagedModel:
         check_model(model)
         model.set_attn_implementation("specdec")
         self.model, self.cache = model, PagedCache(pool, shared_layers(model))
+        self.vocab_size = model.config.get_text_config().vocab_size
         self._seen: dict[str, Tensor] = {}
 
     @property
@@ -96,13 +97,13 @@ class PagedModel:
         return output.weight.new_zeros(num_rows, self.model.config.get_text_config().hidden_size)
 
     def __call__(self, tokens: Tensor, positions: Tensor, nodes: Nodes, rows: Tensor | int = 0) -> Tensor:
-        """Logits `[N, V]` after each of the tokens `[N]`; `rows` picks some (indices, or how many of the last).
+        """Logits `[N, V]` after each of the `N` tokens; `rows` picks some (indices, or how many of the last).
 
         What is no token of this model (-1: no draft; the target's padding, to a draft model) goes in as some other.
         """
         output = self.model(
-            input_ids=tokens[None].clamp(0, self.model.config.get_text_config().vocab_size - 1),
-            position_ids=positions[None],
+            input_ids=tokens.view(1, -1).clamp(0, self.vocab_size - 1),
+            position_ids=positions.view(1, -1),
             specdec=(self.cache, nodes),
             use_cache=False,
             logits_to_keep=rows,

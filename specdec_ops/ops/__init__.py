@@ -1,4 +1,7 @@
-"""Typed wrappers of `torch.ops.specdec.*`, one module an operator family."""
+"""Typed wrappers of `torch.ops.specdec.*`, one module an operator family.
+
+They call `.default`, the one overload that each operator has, which spares looking for it at every call.
+"""
 
 from specdec_ops.ops.kv_cache import blocks_release, blocks_reserve, kv_append, kv_rollback, kv_truncate
 from specdec_ops.ops.philox import philox_uniform

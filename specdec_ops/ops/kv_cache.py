@@ -38,7 +38,7 @@ def kv_append(
 
     Source: Kwon et al., "Efficient Memory Management for Large Language Model Serving with PagedAttention", 2309.06180.
     """
-    torch.ops.specdec.kv_append(k, v, k_cache, v_cache, block_table, context_lens, cu_nodes)
+    torch.ops.specdec.kv_append.default(k, v, k_cache, v_cache, block_table, context_lens, cu_nodes)
 
 
 def kv_rollback(
@@ -68,7 +68,7 @@ def kv_rollback(
 
     Source: Miao et al., "SpecInfer", 2305.09781.
     """
-    torch.ops.specdec.kv_rollback(caches, block_table, context_lens, num_accepted, path)
+    torch.ops.specdec.kv_rollback.default(caches, block_table, context_lens, num_accepted, path)
 
 
 def kv_truncate(context_lens: Tensor, new_lens: Tensor) -> None:
@@ -81,7 +81,7 @@ def kv_truncate(context_lens: Tensor, new_lens: Tensor) -> None:
     Raises:
         ValueError: an argument has the wrong shape, dtype, device or layout.
     """
-    torch.ops.specdec.kv_truncate(context_lens, new_lens)
+    torch.ops.specdec.kv_truncate.default(context_lens, new_lens)
 
 
 def blocks_reserve(
@@ -110,7 +110,7 @@ def blocks_reserve(
     Raises:
         ValueError: an argument has the wrong shape, dtype, device, layout or range.
     """
-    return torch.ops.specdec.blocks_reserve(block_table, free_list, num_free, context_lens, num_new, block_size)
+    return torch.ops.specdec.blocks_reserve.default(block_table, free_list, num_free, context_lens, num_new, block_size)
 
 
 def blocks_release(
@@ -129,7 +129,7 @@ def blocks_release(
     Raises:
         ValueError: an argument has the wrong shape, dtype, device, layout or range.
     """
-    torch.ops.specdec.blocks_release(block_table, free_list, num_free, context_lens, block_size)
+    torch.ops.specdec.blocks_release.default(block_table, free_list, num_free, context_lens, block_size)
 
 
 @torch.library.register_fake("specdec::kv_append")

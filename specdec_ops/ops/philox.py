@@ -24,7 +24,7 @@ def philox_uniform(seeds: Tensor, offsets: Tensor, n: int, stream: int) -> Tenso
 
     Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
     """
-    return torch.ops.specdec.philox_uniform(seeds, offsets, n, stream)
+    return torch.ops.specdec.philox_uniform.default(seeds, offsets, n, stream)
 
 
 @torch.library.register_fake("specdec::philox_uniform")

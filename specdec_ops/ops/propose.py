@@ -26,7 +26,7 @@ def ngram_propose(history: Tensor, lengths: Tensor, *, min_n: int, max_n: int, n
 
     Source: Saxena, "Prompt Lookup Decoding", 2023; the same choice as in vLLM and transformers.
     """
-    return torch.ops.specdec.ngram_propose(history, lengths, min_n=min_n, max_n=max_n, num_draft=num_draft)
+    return torch.ops.specdec.ngram_propose.default(history, lengths, min_n=min_n, max_n=max_n, num_draft=num_draft)
 
 
 @torch.library.register_fake("specdec::ngram_propose")

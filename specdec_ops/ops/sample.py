@@ -36,7 +36,9 @@ def sample(
     Raises:
         ValueError: an argument has the wrong shape, dtype, device or layout.
     """
-    return torch.ops.specdec.sample(logits, uniforms, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+    return torch.ops.specdec.sample.default(
+        logits, uniforms, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p
+    )
 
 
 @torch.library.register_fake("specdec::sample")
@@ -91,7 +93,7 @@ def sample_topk(
 
     Source: Kool et al., "Stochastic beams and where to find them", ICML 2019 (sampling without replacement).
     """
-    return torch.ops.specdec.sample_topk(
+    return torch.ops.specdec.sample_topk.default(
         logits, uniforms, k, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p
     )
 

@@ -34,7 +34,7 @@ def advance(
     Raises:
         ValueError: an argument has the wrong shape, dtype, device or layout.
     """
-    return torch.ops.specdec.advance(history, lengths, finished, tokens, num_accepted, eos_ids, max_lens)
+    return torch.ops.specdec.advance.default(history, lengths, finished, tokens, num_accepted, eos_ids, max_lens)
 
 
 def adapt_draft_length(
@@ -72,7 +72,7 @@ def adapt_draft_length(
 
     Source: Leviathan et al., "Fast Inference from Transformers via Speculative Decoding", 2211.17192, section 3.3.
     """
-    return torch.ops.specdec.adapt_draft_length(
+    return torch.ops.specdec.adapt_draft_length.default(
         rate, drafted, accepted, decay=decay, min_draft=min_draft, max_draft=max_draft, draft_cost=draft_cost
     )
 

@@ -25,7 +25,7 @@ def tree_mask(parents: Tensor, cu_nodes: Tensor, max_nodes: int) -> tuple[Tensor
 
     Source: Miao et al., "SpecInfer", 2305.09781.
     """
-    return torch.ops.specdec.tree_mask(parents, cu_nodes, max_nodes)
+    return torch.ops.specdec.tree_mask.default(parents, cu_nodes, max_nodes)
 
 
 def tree_select(tokens: Tensor, scores: Tensor, parents_in: Tensor, num_nodes: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -52,7 +52,7 @@ def tree_select(tokens: Tensor, scores: Tensor, parents_in: Tensor, num_nodes: i
 
     Source: Li et al., "EAGLE-2", 2406.16858, section 4.2.
     """
-    return torch.ops.specdec.tree_select(tokens, scores, parents_in, num_nodes)
+    return torch.ops.specdec.tree_select.default(tokens, scores, parents_in, num_nodes)
 
 
 @torch.library.register_fake("specdec::tree_mask")

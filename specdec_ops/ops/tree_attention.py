@@ -60,7 +60,7 @@ def tree_attention(
 
     Sources: Miao et al., "SpecInfer", ASPLOS 2024 (tree attention); Dao et al., "Flash-Decoding", 2023.
     """
-    return torch.ops.specdec.tree_attention(
+    return torch.ops.specdec.tree_attention.default(
         q,
         k_cache,
         v_cache,
@@ -94,7 +94,7 @@ def merge_attention(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) 
     Raises:
         ValueError: an argument has the wrong shape, dtype, device or layout.
     """
-    return torch.ops.specdec.merge_attention(out_a, lse_a, out_b, lse_b)
+    return torch.ops.specdec.merge_attention.default(out_a, lse_a, out_b, lse_b)
 
 
 @torch.library.register_fake("specdec::tree_attention")

@@ -63,7 +63,7 @@ def verify_chain(
     Raises:
         ValueError: an argument has the wrong shape, dtype, device, layout or range, or the rule is unknown.
     """
-    return torch.ops.specdec.verify_chain(
+    return torch.ops.specdec.verify_chain.default(
         target_logits,
         tokens,
         cu_nodes,
@@ -173,7 +173,7 @@ def verify_tree(
     Raises:
         ValueError: an argument has the wrong shape, dtype, device, layout or range, or the rule is unknown.
     """
-    return torch.ops.specdec.verify_tree(
+    return torch.ops.specdec.verify_tree.default(
         target_logits,
         tokens,
         parents,
