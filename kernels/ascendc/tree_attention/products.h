@@ -248,8 +248,11 @@ class TreeAttentionProducts {
     const uint32_t rows = StepRows(item), columns = AlignUp(item.Keys(tiling_->tile), kColumns);
     const AscendC::GlobalTensor<float> to =
         scores_[uint64_t{item.items_before % 2} * tiling_->step_rows * tiling_->tile];
-    Multiply<false>(q_l1_[item.step * tiling_->step_rows * kDepth], tiling_->rows / kSide, k_l1_[place * k_place_], 0,
-                    rows, columns / kSide, qk_fractals_, to, columns);
+    for (uint32_t block = 0; block < columns / kSide; block += kStepBlocks) {
+      Multiply<false>(q_l1_[item.step * tiling_->step_rows * kDepth], tiling_->rows / kSide, k_l1_[place * k_place_],
+                      block, rows, Lesser(kStepBlocks, columns / kSide - block), qk_fractals_, to[block * kSide],
+                      columns);
+    }
     if (last) {
       AscendC::SetFlag<AscendC::HardEvent::MTE1_MTE2>(kKeys + place);
       if (item.tile + 1 == item.last_tile) AscendC::SetFlag<AscendC::HardEvent::MTE1_MTE2>(kQueries);
@@ -280,8 +283,8 @@ class TreeAttentionProducts {
     AscendC::CrossCoreSetFlag<2, PIPE_FIX>(kFlagProducts);
   }
 
-  // to [rows, 16 blocks] = A [rows, fractals] B, `to` with rows `stride` apart. B is the tile of keys, transposed, or
-  // columns of the tile of values from `block` on.
+  // to [rows, 16 blocks] = A [rows, fractals] B, `to` with rows `stride` apart. B is the tile of values or, transposed,
+  // that of keys; its columns from `block` on.
   template <bool kOfValues>
   __aicore__ inline void Multiply(const AscendC::LocalTensor<T>& a, uint32_t a_column, const AscendC::LocalTensor<T>& b,
                                   uint32_t block, uint32_t rows, uint32_t blocks, uint32_t fractals,
@@ -302,7 +305,7 @@ class TreeAttentionProducts {
         LoadValueFractals(right, b, block, blocks, x, depth);
       } else {
         for (uint32_t i = 0; i < depth; ++i) {
-          AscendC::LoadData(right[i * blocks * kFractal], b[(x + i) * tile_blocks_ * kFractal],
+          AscendC::LoadData(right[i * blocks * kFractal], b[((x + i) * tile_blocks_ + block) * kFractal],
                             AscendC::LoadData2DParams(0, static_cast<uint8_t>(blocks), 1, 0, 0, false, 0));
         }
       }

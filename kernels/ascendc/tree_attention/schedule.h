@@ -64,7 +64,7 @@ class Requests {
 __aicore__ inline uint32_t SplitsOf(const Request& request, const TreeAttentionTiling& t) {
   int64_t keys = request.slots;
   if (t.shape.window > 0) keys = Lesser(keys, int64_t(t.shape.window) + request.nodes);
-  return static_cast<uint32_t>(Greater<int64_t>(1, Lesser<int64_t>(keys / (t.tile * kMinSplitTiles), t.splits)));
+  return static_cast<uint32_t>(Greater<int64_t>(1, Lesser<int64_t>(keys / kMinSplitKeys, t.splits)));
 }
 
 // Depths of nodes: given, or counted from the mask, or those of a chain.

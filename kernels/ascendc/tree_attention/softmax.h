@@ -77,6 +77,7 @@ class TreeAttentionSoftmax {
   }
 
  private:
+  static constexpr uint32_t kMaxWords = kMaxTile / kColumns;
   static constexpr float kHidden = -3e38f;              // score of a key that a row does not see
   static constexpr int32_t kScores = 0, kProducts = 1;  // flags of the buffers
 
@@ -151,7 +152,7 @@ class TreeAttentionSoftmax {
     AscendC::Muls(scores_, scores_, scale, count);
     Barrier();
     if (tiling_->shape.softcap > 0) SoftCap(count);
-    uint64_t in_cache[2];
+    uint64_t in_cache[kMaxWords];
     FindInCache(item, in_cache);
     if (!NeedsMask(item, columns, in_cache)) return;
     WriteBits(item, share, columns / kColumns, in_cache);
@@ -192,13 +193,13 @@ class TreeAttentionSoftmax {
   }
 
   // Bit j: slot j of the tile is in the cache.
-  __aicore__ inline void FindInCache(const Item& item, uint64_t (&bits)[2]) const {
-    bits[0] = bits[1] = 0;
+  __aicore__ inline void FindInCache(const Item& item, uint64_t (&bits)[kMaxWords]) const {
+    for (uint32_t word = 0; word < kMaxWords; ++word) bits[word] = 0;
     const int64_t slot = item.Slot(tiling_->tile);
     const uint32_t keys = item.Keys(tiling_->tile);
     for (uint32_t at = 0; at < keys;) {
       const SlotRun run = table_.Find(item.request, slot + at, keys - at);
-      for (uint32_t word = 0; run.block >= 0 && word < 2; ++word) {
+      for (uint32_t word = 0; run.block >= 0 && word < kMaxWords; ++word) {
         const int64_t base = int64_t{64} * word;
         bits[word] |= From(at - base) & ~From(at + run.count - base);
       }
@@ -210,19 +211,22 @@ class TreeAttentionSoftmax {
     return first <= 0 ? ~uint64_t{0} : first >= 64 ? 0 : ~uint64_t{0} << first;
   }
 
-  __aicore__ inline bool NeedsMask(const Item& item, uint32_t columns, const uint64_t (&in_cache)[2]) const {
-    if (item.OfNodes() || ~in_cache[0] != 0 || (columns > kColumns && ~in_cache[1] != 0)) return true;
+  __aicore__ inline bool NeedsMask(const Item& item, uint32_t columns, const uint64_t (&in_cache)[kMaxWords]) const {
+    if (item.OfNodes()) return true;
+    for (uint32_t word = 0; word < columns / kColumns; ++word) {
+      if (~in_cache[word] != 0) return true;
+    }
     const int64_t window = tiling_->shape.window;
     return window > 0 && item.request.context + item.deepest - window + 1 > item.Slot(tiling_->tile);
   }
 
   // A bit a score: the row sees the key.
   __aicore__ inline void WriteBits(const Item& item, const Share& share, uint32_t words,
-                                   const uint64_t (&in_cache)[2]) {
+                                   const uint64_t (&in_cache)[kMaxWords]) {
     Order<AscendC::HardEvent::V_S>();
     const int64_t row = item.row + item.step * tiling_->step_rows + share.begin;
     int64_t node = -1;
-    uint64_t seen[2] = {0, 0};
+    uint64_t seen[kMaxWords] = {};
     for (uint32_t i = 0; i < share.padded; ++i) {
       const int64_t node_of_row = (row + i) / group_;
       if (i < share.count && node_of_row != node) {
@@ -288,14 +292,17 @@ class TreeAttentionSoftmax {
   __aicore__ inline void FoldRows(uint32_t rows, uint32_t columns) {
     AscendC::LocalTensor<float> row = scores_;
     if (columns > kLanes) {
-      const AscendC::BinaryRepeatParams repeat(1, 1, 1, 8, 16, 16);
-      const uint8_t repeats = static_cast<uint8_t>(rows);
-      if constexpr (kMax) {
-        AscendC::Max(halves_, scores_, scores_[kLanes], static_cast<uint64_t>(kLanes), repeats, repeat);
-      } else {
-        AscendC::Add(halves_, scores_, scores_[kLanes], static_cast<uint64_t>(kLanes), repeats, repeat);
+      const uint8_t stride = static_cast<uint8_t>(columns / BlockOf<float>()), repeats = static_cast<uint8_t>(rows);
+      for (uint32_t at = kLanes; at < columns; at += kLanes) {
+        const AscendC::BinaryRepeatParams repeat(1, 1, 1, 8, at == kLanes ? stride : 8, stride);
+        const AscendC::LocalTensor<float> left = at == kLanes ? scores_ : halves_;
+        if constexpr (kMax) {
+          AscendC::Max(halves_, left, scores_[at], static_cast<uint64_t>(kLanes), repeats, repeat);
+        } else {
+          AscendC::Add(halves_, left, scores_[at], static_cast<uint64_t>(kLanes), repeats, repeat);
+        }
+        Barrier();
       }
-      Barrier();
       row = halves_;
     }
     Fold<kMax>(folded_, row, rows);

@@ -53,7 +53,8 @@ struct TreeAttentionTiling {
   uint64_t workspace_bytes;
 };
 
-constexpr uint32_t kMinSplitTiles = 2;   // a split has at least as many tiles
+constexpr uint32_t kMaxTile = 256;
+constexpr uint32_t kMinSplitKeys = 256;  // a split has at least as many
 constexpr uint32_t kMaxSplits = 24;      // as many as a device has cube cores
 constexpr uint32_t kRowBlock = 8;        // lanes in which a row's maximum or sum is repeated: a 32-byte block
 constexpr uint32_t kMergeRows = 16;      // rows that one core merges at once: whole lines of `out` and `lse`
@@ -140,16 +141,19 @@ inline bool tree_attention_tiling(const TreeAttentionShape& shape, TreeAttention
                                   uint32_t cube_cores, TreeAttentionTiling* result) {
   const uint32_t element = type == TreeAttentionType::kFloat ? 4 : 2;
   const uint64_t group = shape.heads / shape.kv_heads;
-  const uint64_t nodes = shape.max_nodes < shape.num_nodes ? shape.max_nodes : shape.num_nodes;
-  const uint64_t all_rows = group * (nodes > 0 ? nodes : 1);
+  const uint64_t all_rows = group * (shape.max_nodes > 0 ? shape.max_nodes : 1);  // of a request, not of the batch
   const uint32_t wanted = all_rows > 1024 ? 1024 : tiling::round_up(static_cast<uint32_t>(all_rows), 16u);
-  // Few passes over the keys first, then large products, then room to load ahead.
+  const uint64_t keys = uint64_t{shape.max_blocks} * shape.block_size;  // of a request at most
+  // Few passes over the keys first, then large products, then room to load ahead. Wide tiles save products in between:
+  // for many rows, and where one request has enough of them for every core.
   struct Choice {
     uint32_t step_rows, tile, buffers;
   };
-  constexpr Choice kChoices[] = {{128, 128, 2}, {64, 128, 2}, {64, 64, 2}, {32, 64, 2}, {32, 64, 1}, {16, 64, 1}};
+  constexpr Choice kChoices[] = {{64, 256, 2}, {128, 128, 2}, {64, 128, 2}, {64, 64, 2},
+                                 {32, 64, 2},  {32, 64, 1},   {16, 64, 1}};
   uint32_t most = 0;
   for (const Choice& choice : kChoices) {
+    if (choice.tile > 128 && (wanted <= 64 || keys * shape.kv_heads < uint64_t{8} * choice.tile * cube_cores)) continue;
     TreeAttentionTiling t{};
     t.shape = shape;
     t.step_rows = choice.step_rows < wanted ? choice.step_rows : tiling::round_up(wanted, 16u);
@@ -167,11 +171,10 @@ inline bool tree_attention_tiling(const TreeAttentionShape& shape, TreeAttention
 
   // As many splits as keep all cores busy with one request: the batch must not decide, it would change results.
   const uint64_t tasks = shape.kv_heads * ((all_rows + t.rows - 1) / t.rows);
-  const uint64_t tiles = uint64_t{shape.max_blocks} * shape.block_size / t.tile;
   double best = 0;
   t.splits = 1;
-  for (uint32_t splits = 1; splits <= kMaxSplits && best < 0.9; ++splits) {
-    if (splits > 1 && tiles < uint64_t{kMinSplitTiles} * splits) break;
+  for (uint32_t splits = 1; splits <= kMaxSplits && best < 0.96; ++splits) {
+    if (splits > 1 && keys < uint64_t{kMinSplitKeys} * splits) break;
     const uint64_t total = tasks * splits, rounds = (total + cube_cores - 1) / cube_cores;
     const double busy = static_cast<double>(total) / static_cast<double>(rounds * cube_cores);
     if (busy > best) {
