@@ -61,6 +61,10 @@ std::tuple<at::Tensor, at::Tensor> tree_attention(const at::Tensor& q, const at:
   shape.scale = static_cast<float>(scale);
   shape.softcap = static_cast<float>(softcap);
   shape.scale_per_token = k_scale && k_scale->dim() == 3;
+  // Float values are transposed another way than keys, and lie another way.
+  shape.values_in_keys = k_cache.const_data_ptr() == v_cache.const_data_ptr() &&
+                         k_cache.strides() == v_cache.strides() && shape.d_v <= shape.d_qk &&
+                         k_cache.element_size() == 2;
 
   ascendc::TreeAttentionTiling tiling;
   TORCH_CHECK_VALUE(ascendc::tree_attention_tiling(shape, type_of(q), quantized, cores().cube, &tiling),

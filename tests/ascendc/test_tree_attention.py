@@ -149,6 +149,23 @@ def test_keys_and_values_are_read_once(nodes):
     assert (out.double() - torch.ops.specdec.tree_attention(*args, **kwargs)[0].double()).abs().max() <= 2e-3
 
 
+def test_latent_cache_is_read_once():
+    """Values that are a view of the keys do not travel again."""
+    context, heads, d = 1024, 16, 576
+    args, kwargs = make_case([context], [1], heads=heads, kv_heads=1, d_qk=d, dtype=torch.bfloat16)
+    args[2] = args[1][..., :512]
+    with device("910B4", 0) as simulated:
+        check(Simulator, args, kwargs)
+        simulated.launches()
+        simulated.tree_attention(*args, **kwargs)
+        (launch,) = simulated.launches()
+    cube = [core for core in launch["cores"] if core["cube"]]
+    cache = (context + 1) * d * 2
+    besides = heads * (context + 64) * 2 + len(cube) * args[0].numel() * 2
+    read = sum(core["gm_read"] for core in cube) - besides
+    assert cache <= read <= 1.05 * cache
+
+
 @pytest.mark.parametrize("dim", [1, 64, 513, 1100])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_merge_attention_of_any_width(dtype, dim):

@@ -47,11 +47,14 @@ class TreeAttentionProducts {
     using AscendC::TPosition;
     const uint32_t d_qk = AlignUp(shape.d_qk, kSide), d_v = v_blocks_ * kSide;
     q_l1_ = LocalTensor<T>(TPosition::A1, tiling.l1.queries, tiling.rows * d_qk);
-    k_l1_ = LocalTensor<T>(TPosition::A1, tiling.l1.keys, tiling.buffers * tiling.tile * d_qk);
-    v_l1_ = LocalTensor<T>(TPosition::A1, tiling.l1.values, tiling.buffers * tiling.tile * d_v);
+    k_l1_ = LocalTensor<T>(TPosition::A1, tiling.l1.keys, tiling.places * tiling.tile * d_qk);
     p_l1_ = LocalTensor<T>(TPosition::A1, tiling.l1.probabilities, tiling.step_rows * tiling.tile);
     k_place_ = tiling.tile * d_qk;
-    v_place_ = tiling.tile * d_v;
+    v_place_ = shape.values_in_keys ? k_place_ : tiling.tile * d_v;
+    v_l1_ = k_l1_;
+    if (!shape.values_in_keys) {
+      v_l1_ = LocalTensor<T>(TPosition::A1, tiling.l1.values, tiling.places * v_place_);
+    }
     a_l0_ = LocalTensor<T>(TPosition::A2, 0, 2 * kL0Place);
     b_l0_ = LocalTensor<T>(TPosition::B2, 0, 2 * kL0Place);
     c_l0_ = LocalTensor<float>(TPosition::CO1, 0, 2 * kProductPlace);
@@ -70,7 +73,7 @@ class TreeAttentionProducts {
       if (have_current) {
         have_next = Advance(next);
         LoadKeys(current);
-        if (tiling_->buffers > 1 && have_next) LoadKeys(next);
+        if (tiling_->load_ahead && have_next) LoadKeys(next);
         Scores(current);
       }
       if (have_previous) Outputs(previous);
@@ -87,7 +90,7 @@ class TreeAttentionProducts {
   static constexpr uint32_t kL0Place = kStepBlocks * kStepFractals * kFractal;  // half of L0A, of L0B
   static constexpr uint32_t kProductPlace = kStepBlocks * kStepBlocks * kSide * kSide;
   static constexpr uint32_t kMaxStride = 65535;  // of rows in global memory
-  // Flags of L1: MTE2 to MTE1 loaded, back free.
+  // Flags of L1: MTE2 to MTE1 loaded, back free. Keys have one for each place, up to three where no others are values.
   static constexpr int32_t kKeys = 0, kValues = 2, kProbabilities = 4, kQueries = 5;
 
   __aicore__ inline void SetAll() {
@@ -174,7 +177,7 @@ class TreeAttentionProducts {
     keys_loaded_ = item.tiles_before + 1;
     if constexpr (kQuantized) AscendC::CrossCoreWaitFlag(kFlagConverted);
     const TreeAttentionShape& shape = tiling_->shape;
-    const int32_t place = static_cast<int32_t>(item.tiles_before % tiling_->buffers);
+    const int32_t place = static_cast<int32_t>(item.tiles_before % tiling_->places);
     AscendC::WaitFlag<AscendC::HardEvent::MTE1_MTE2>(kKeys + place);
     LoadTile<false>(item, k_l1_[place * k_place_], shape.d_qk);
     AscendC::SetFlag<AscendC::HardEvent::MTE2_MTE1>(kKeys + place);
@@ -235,14 +238,14 @@ class TreeAttentionProducts {
   // Where the values' width leaves the last square half empty, nothing ever writes that half.
   __aicore__ inline void ClearUnevenValues() {
     if (CeilDiv(tiling_->shape.d_v, kDepth) % 2 == 0) return;
-    AscendC::Fill(v_l1_, AscendC::InitConstValueParams<T>(static_cast<uint16_t>(tiling_->buffers),
+    AscendC::Fill(v_l1_, AscendC::InitConstValueParams<T>(static_cast<uint16_t>(tiling_->places),
                                                           static_cast<uint16_t>(v_place_ / kDepth), 0, T(0.0f)));
     AscendC::PipeBarrier<PIPE_MTE2>();
   }
 
   __aicore__ inline void Scores(const Item& item) {
     const bool first = item.step == 0, last = item.step + 1 == schedule_.Steps(item);
-    const int32_t place = static_cast<int32_t>(item.tiles_before % tiling_->buffers);
+    const int32_t place = static_cast<int32_t>(item.tiles_before % tiling_->places);
     if (first && item.tile == item.first_tile) LoadQueries(item);
     if (first) AscendC::WaitFlag<AscendC::HardEvent::MTE2_MTE1>(kKeys + place);
     const uint32_t rows = StepRows(item), columns = AlignUp(item.Keys(tiling_->tile), kColumns);
@@ -254,7 +257,7 @@ class TreeAttentionProducts {
                       columns);
     }
     if (last) {
-      AscendC::SetFlag<AscendC::HardEvent::MTE1_MTE2>(kKeys + place);
+      if (!tiling_->shape.values_in_keys) AscendC::SetFlag<AscendC::HardEvent::MTE1_MTE2>(kKeys + place);
       if (item.tile + 1 == item.last_tile) AscendC::SetFlag<AscendC::HardEvent::MTE1_MTE2>(kQueries);
     }
     AscendC::CrossCoreSetFlag<2, PIPE_FIX>(kFlagScores);
@@ -262,8 +265,9 @@ class TreeAttentionProducts {
 
   __aicore__ inline void Outputs(const Item& item) {
     const bool first = item.step == 0, last = item.step + 1 == schedule_.Steps(item);
-    const int32_t place = static_cast<int32_t>(item.tiles_before % tiling_->buffers);
-    if (first) LoadValues(item, place);
+    const int32_t place = static_cast<int32_t>(item.tiles_before % tiling_->places);
+    const bool values_in_keys = tiling_->shape.values_in_keys;
+    if (first && !values_in_keys) LoadValues(item, place);
     AscendC::CrossCoreWaitFlag(kFlagProbabilities);
     const uint32_t rows = StepRows(item), columns = AlignUp(item.Keys(tiling_->tile), kColumns);
     const uint64_t slot = item.items_before % 2;
@@ -279,7 +283,7 @@ class TreeAttentionProducts {
                      products_[slot * tiling_->step_rows * width + block * kSide], width);
     }
     AscendC::SetFlag<AscendC::HardEvent::MTE1_MTE2>(kProbabilities);
-    if (last) AscendC::SetFlag<AscendC::HardEvent::MTE1_MTE2>(kValues + place);
+    if (last) AscendC::SetFlag<AscendC::HardEvent::MTE1_MTE2>((values_in_keys ? kKeys : kValues) + place);
     AscendC::CrossCoreSetFlag<2, PIPE_FIX>(kFlagProducts);
   }
 

@@ -22,6 +22,7 @@ struct TreeAttentionShape {
   uint32_t batch, num_blocks, block_size, max_blocks, mask_words, max_nodes, window;
   float scale, softcap;
   bool scale_per_token;
+  bool values_in_keys;  // the values are the first d_v of the keys (MLA)
 };
 
 // Byte addresses in the memories of a core.
@@ -43,8 +44,9 @@ struct TreeAttentionTiling {
   uint32_t cores;         // cube cores, two vector cores each
   uint32_t rows;          // of a task at most: a row is one head of one node
   uint32_t step_rows;     // rows of one product at most
+  bool load_ahead;        // the next tile of keys, while this one is in use
   uint32_t tile;          // keys of one product
-  uint32_t buffers;       // tiles of keys, and of values, that fit in L1
+  uint32_t places;        // for tiles of keys, and for tiles of values, in L1
   uint32_t splits;        // parts of one request's keys at most
   uint32_t product_rows;  // rows of P V that a vector core takes at once
   TreeAttentionL1 l1;
@@ -89,8 +91,9 @@ inline bool carve_l1(TreeAttentionTiling& t, uint32_t element) {
   const uint32_t d_qk = round_up(t.shape.d_qk, 16u), d_v = round_up(t.shape.d_v, 16u);
   Carver<uint64_t> l1;
   t.l1.queries = static_cast<uint32_t>(l1.take(uint64_t{t.rows} * d_qk * element));
-  t.l1.keys = static_cast<uint32_t>(l1.take(uint64_t{t.buffers} * t.tile * d_qk * element));
-  t.l1.values = static_cast<uint32_t>(l1.take(uint64_t{t.buffers} * t.tile * d_v * element));
+  t.l1.keys = static_cast<uint32_t>(l1.take(uint64_t{t.places} * t.tile * d_qk * element));
+  if (!t.shape.values_in_keys)
+    t.l1.values = static_cast<uint32_t>(l1.take(uint64_t{t.places} * t.tile * d_v * element));
   t.l1.probabilities = static_cast<uint32_t>(l1.take(uint64_t{t.step_rows} * t.tile * element));
   return l1.used() <= kL1Bytes;
 }
@@ -147,7 +150,7 @@ inline bool tree_attention_tiling(const TreeAttentionShape& shape, TreeAttention
   // Few passes over the keys first, then large products, then room to load ahead. Wide tiles save products in between:
   // for many rows, and where one request has enough of them for every core.
   struct Choice {
-    uint32_t step_rows, tile, buffers;
+    uint32_t step_rows, tile, places;
   };
   constexpr Choice kChoices[] = {{64, 256, 2}, {128, 128, 2}, {64, 128, 2}, {64, 64, 2},
                                  {32, 64, 2},  {32, 64, 1},   {16, 64, 1}};
@@ -158,7 +161,8 @@ inline bool tree_attention_tiling(const TreeAttentionShape& shape, TreeAttention
     t.shape = shape;
     t.step_rows = choice.step_rows < wanted ? choice.step_rows : tiling::round_up(wanted, 16u);
     t.tile = choice.tile;
-    t.buffers = choice.buffers;
+    t.places = choice.places + (shape.values_in_keys ? 1 : 0);  // such a tile is in use for longer
+    t.load_ahead = choice.places > 1;
     const uint32_t rows = tiling::fit_rows(t, wanted, element, quantized);
     if (rows == 0) continue;
     const uint32_t useful = rows < wanted ? rows : wanted;
