@@ -90,7 +90,7 @@ def test_wide_tiles(dtype, window):
 
 @pytest.mark.parametrize("nodes", [4, 90])
 def test_batch_invariance(nodes):
-    contexts, sizes = [1300, 0, 33], [nodes, 5, 16]
+    contexts, sizes = [5200, 0, 33], [nodes, 5, 16]
     args, kwargs = make_case(contexts, sizes, heads=4, kv_heads=1, dtype=torch.float16)
     table = args[3]
     kwargs["max_nodes"] = max(sizes)
