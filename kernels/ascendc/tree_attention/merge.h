@@ -1,0 +1,216 @@
+// Partial results to whole ones, by their log-sum-exp: the splits of tree attention, and merge_attention.
+// A core takes 16 rows at once, which are whole 32-byte lines of `out` and `lse` whatever the head size.
+#pragma once
+
+#include "kernels/ascendc/tree_attention/rows.h"
+#include "kernels/ascendc/tree_attention/schedule.h"
+
+namespace specdec::ascendc {
+
+constexpr uint32_t kMergeLanes = kMergeRows * kRowBlock;
+
+// Rows that no request covers become 0 with lse -inf; a sink is one more part of a row's weights.
+template <typename T>
+class TreeAttentionMerge {
+ public:
+  __aicore__ inline void Init(const TreeAttentionArguments& a, const TreeAttentionTiling& tiling) {
+    tiling_ = &tiling;
+    const TreeAttentionShape& shape = tiling.shape;
+    requests_.Init(a, shape);
+    width_ = AlignUp(shape.d_v, 16);
+    total_ = shape.num_nodes * shape.heads;
+    has_sinks_ = a.sinks != nullptr;
+    if (has_sinks_) sinks_gm_.SetGlobalBuffer((__gm__ float*)a.sinks, shape.heads);
+    __gm__ uint8_t* workspace = (__gm__ uint8_t*)a.workspace;
+    outputs_gm_.SetGlobalBuffer((__gm__ float*)(workspace + tiling.workspace.outputs), tiling.splits * total_ * width_);
+    parts_gm_.SetGlobalBuffer((__gm__ float*)(workspace + tiling.workspace.lse), tiling.splits * total_ * kRowBlock);
+    out_gm_.SetGlobalBuffer((__gm__ T*)a.out, total_ * shape.d_v);
+    lse_gm_.SetGlobalBuffer((__gm__ float*)a.lse, total_);
+
+    AscendC::LocalMemAllocator<AscendC::Hardware::UB> ub;
+    out_ = ub.Alloc<float>(kMergeRows * width_);
+    outputs_[0] = ub.Alloc<float>(kMergeRows * width_);
+    outputs_[1] = ub.Alloc<float>(kMergeRows * width_);
+    narrow_ = ub.Alloc<T>(kMergeRows * width_);
+    parts_ = ub.Alloc<float>((kMaxSplits + 1) * kMergeLanes);
+    lse_ = ub.Alloc<float>(kMergeLanes);
+    top_ = ub.Alloc<float>(2 * kMergeLanes);
+    sinks_ = ub.Alloc<float>(kMergeRows);
+    packed_ = ub.Alloc<float>(kMergeRows);
+  }
+
+  __aicore__ inline void Process() {
+    const uint64_t cores = uint64_t{2} * tiling_->cores;
+    Request request;
+    bool have = requests_.Next(request);
+    for (uint64_t unit = static_cast<uint64_t>(AscendC::GetBlockIdx()); unit * kMergeRows < total_; unit += cores) {
+      const int64_t begin = static_cast<int64_t>(unit * kMergeRows);
+      const int64_t end = Lesser<int64_t>(begin + kMergeRows, total_);
+      AscendC::Duplicate(out_, 0.0f, static_cast<int32_t>(kMergeRows * width_));
+      FillMinusInfinity(lse_, kMergeLanes);
+      Barrier();
+      for (int64_t row = begin; row < end;) {
+        const int64_t heads = tiling_->shape.heads;
+        while (have && (request.first + request.nodes) * heads <= row) have = requests_.Next(request);
+        if (!have || request.first * heads >= end) break;
+        row = Greater(row, request.first * heads);
+        const int64_t stop = Lesser(end, (request.first + request.nodes) * heads);
+        MergeRequest(request, static_cast<uint32_t>(row - begin), row, static_cast<uint32_t>(stop - row));
+        row = stop;
+      }
+      StoreRows(begin, static_cast<uint32_t>(end - begin));
+    }
+  }
+
+ private:
+  __aicore__ inline void MergeRequest(const Request& request, uint32_t at, uint64_t row, uint32_t rows) {
+    const uint32_t splits = SplitsOf(request, *tiling_), lanes = rows * kRowBlock;
+    uint32_t parts = splits;
+    for (uint32_t i = 0; i < splits; ++i) {
+      AscendC::DataCopy(parts_[i * lanes], parts_gm_[(i * total_ + row) * kRowBlock], lanes);
+    }
+    if (has_sinks_) {
+      for (uint32_t i = 0; i < rows; ++i) {
+        sinks_.SetValue(i, sinks_gm_.GetValue((row + i) % tiling_->shape.heads));
+      }
+      for (uint32_t i = rows; i < kMergeRows; ++i) sinks_.SetValue(i, 0.0f);
+      Order<AscendC::HardEvent::S_V>();
+      Spread(parts_[splits * lanes], sinks_, kMergeRows);
+      ++parts;
+    }
+    Order<AscendC::HardEvent::MTE2_V>();
+    Barrier();
+    MergeWeights(parts_, parts, lanes, lse_[at * kRowBlock], top_);
+    for (uint32_t i = 0; i < splits; ++i) {
+      const AscendC::LocalTensor<float>& part = outputs_[i % 2];
+      const int32_t id = static_cast<int32_t>(i % 2);
+      if (i >= 2) AscendC::WaitFlag<AscendC::HardEvent::V_MTE2>(id);
+      AscendC::DataCopy(part, outputs_gm_[(i * total_ + row) * width_], rows * width_);
+      Order<AscendC::HardEvent::MTE2_V>(id);
+      ByRow<RowOp::kMul>(part, parts_[i * lanes], rows, width_);
+      Barrier();
+      AscendC::Add(out_[at * width_], out_[at * width_], part, static_cast<int32_t>(rows * width_));
+      Barrier();
+      if (i + 2 < splits) AscendC::SetFlag<AscendC::HardEvent::V_MTE2>(id);
+    }
+    Order<AscendC::HardEvent::V_MTE2>();
+    Order<AscendC::HardEvent::V_S>();
+  }
+
+  __aicore__ inline void StoreRows(uint64_t row, uint32_t rows) {
+    const uint32_t d_v = tiling_->shape.d_v, bytes = d_v * static_cast<uint32_t>(sizeof(T));
+    Narrow(narrow_, out_, kMergeRows * width_);
+    Fold<true>(packed_, lse_, kMergeLanes / kLanes);
+    Order<AscendC::HardEvent::V_MTE3>();
+    const uint32_t gap = (width_ * static_cast<uint32_t>(sizeof(T)) - AlignUp(bytes, kBlockBytes)) / kBlockBytes;
+    AscendC::DataCopyPad(out_gm_[row * d_v], narrow_,
+                         AscendC::DataCopyExtParams(static_cast<uint16_t>(rows), bytes, gap, 0, 0));
+    Store(lse_gm_[row], packed_, rows);
+    Order<AscendC::HardEvent::MTE3_V>();
+  }
+
+  const TreeAttentionTiling* tiling_;
+  Requests requests_;
+  AscendC::GlobalTensor<float> sinks_gm_, outputs_gm_, parts_gm_, lse_gm_;
+  AscendC::GlobalTensor<T> out_gm_;
+  AscendC::LocalTensor<float> out_, outputs_[2], parts_, lse_, top_, sinks_, packed_;
+  AscendC::LocalTensor<T> narrow_;
+  uint64_t total_;
+  uint32_t width_;
+  bool has_sinks_;
+};
+
+template <typename T>
+class MergeAttention {
+ public:
+  __aicore__ inline void Init(GM_ADDR out_a, GM_ADDR lse_a, GM_ADDR out_b, GM_ADDR lse_b, GM_ADDR out, GM_ADDR lse,
+                              const MergeAttentionTiling& tiling) {
+    tiling_ = tiling;
+    const uint64_t size = tiling.rows * tiling.dim;
+    parts_gm_[0].SetGlobalBuffer((__gm__ T*)out_a, size);
+    parts_gm_[1].SetGlobalBuffer((__gm__ T*)out_b, size);
+    lses_gm_[0].SetGlobalBuffer((__gm__ float*)lse_a, tiling.rows);
+    lses_gm_[1].SetGlobalBuffer((__gm__ float*)lse_b, tiling.rows);
+    out_gm_.SetGlobalBuffer((__gm__ T*)out, size);
+    lse_gm_.SetGlobalBuffer((__gm__ float*)lse, tiling.rows);
+
+    AscendC::LocalMemAllocator<AscendC::Hardware::UB> ub;
+    for (uint32_t i = 0; i < 2; ++i) {
+      part_[i] = ub.Alloc<T>(kMergeRows * kColumnsAtOnce);
+      wide_[i] = ub.Alloc<float>(kMergeRows * kColumnsAtOnce);
+      lses_[i] = ub.Alloc<float>(kMergeRows);
+    }
+    weights_ = ub.Alloc<float>(2 * kMergeLanes);
+    lse_ = ub.Alloc<float>(kMergeLanes);
+    top_ = ub.Alloc<float>(2 * kMergeLanes);
+    packed_ = ub.Alloc<float>(kMergeRows);
+  }
+
+  __aicore__ inline void Process() {
+    AscendC::Duplicate(lses_[0], 0.0f, static_cast<int32_t>(kMergeRows));
+    AscendC::Duplicate(lses_[1], 0.0f, static_cast<int32_t>(kMergeRows));
+    for (uint64_t row = static_cast<uint64_t>(AscendC::GetBlockIdx()) * kMergeRows; row < tiling_.rows;
+         row += uint64_t{tiling_.cores} * kMergeRows) {
+      MergeRows(row, static_cast<uint32_t>(Lesser<uint64_t>(tiling_.rows - row, kMergeRows)));
+    }
+  }
+
+ private:
+  static constexpr uint32_t kColumnsAtOnce = 512;
+
+  __aicore__ inline void MergeRows(uint64_t row, uint32_t rows) {
+    Order<AscendC::HardEvent::V_MTE2>();
+    for (uint32_t i = 0; i < 2; ++i) Load(lses_[i], lses_gm_[i][row], rows);
+    Order<AscendC::HardEvent::MTE2_V>();
+    for (uint32_t i = 0; i < 2; ++i) Spread(weights_[i * kMergeLanes], lses_[i], kMergeRows);
+    Barrier();
+    MergeWeights(weights_, 2, kMergeLanes, lse_, top_);
+    Fold<true>(packed_, lse_, kMergeLanes / kLanes);
+    Order<AscendC::HardEvent::V_MTE3>();
+    Store(lse_gm_[row], packed_, rows);
+    for (uint32_t column = 0; column < tiling_.dim; column += kColumnsAtOnce) {
+      MergeColumns(row, rows, column, Lesser(kColumnsAtOnce, tiling_.dim - column));
+    }
+    Order<AscendC::HardEvent::MTE3_V>();
+  }
+
+  __aicore__ inline void MergeColumns(uint64_t row, uint32_t rows, uint32_t column, uint32_t columns) {
+    const uint32_t width = AlignUp(columns, BlockOf<T>());
+    const uint32_t bytes = columns * static_cast<uint32_t>(sizeof(T));
+    const uint32_t gap = (tiling_.dim - columns) * static_cast<uint32_t>(sizeof(T));
+    const uint64_t at = row * tiling_.dim + column;
+    const int32_t count = static_cast<int32_t>(rows * width);
+    Order<AscendC::HardEvent::MTE3_V>();  // the columns before have left
+    Order<AscendC::HardEvent::V_MTE2>();
+    for (uint32_t i = 0; i < 2; ++i) {
+      AscendC::DataCopyPad(part_[i], parts_gm_[i][at],
+                           AscendC::DataCopyExtParams(static_cast<uint16_t>(rows), bytes, gap, 0, 0),
+                           AscendC::DataCopyPadExtParams<T>(true, 0, static_cast<uint8_t>(width - columns), T(0.0f)));
+    }
+    Order<AscendC::HardEvent::MTE2_V>();
+    for (uint32_t i = 0; i < 2; ++i) {
+      if constexpr (sizeof(T) == 4) {
+        AscendC::DataCopy(wide_[i], part_[i], static_cast<uint32_t>(count));
+      } else {
+        AscendC::Cast(wide_[i], part_[i], AscendC::RoundMode::CAST_NONE, static_cast<uint32_t>(count));
+      }
+    }
+    Barrier();
+    for (uint32_t i = 0; i < 2; ++i) ByRow<RowOp::kMul>(wide_[i], weights_[i * kMergeLanes], rows, width);
+    Barrier();
+    AscendC::Add(wide_[0], wide_[0], wide_[1], count);
+    Barrier();
+    Narrow(part_[0], wide_[0], static_cast<uint32_t>(count));
+    Order<AscendC::HardEvent::V_MTE3>();
+    AscendC::DataCopyPad(out_gm_[at], part_[0],
+                         AscendC::DataCopyExtParams(static_cast<uint16_t>(rows), bytes, 0, gap, 0));
+  }
+
+  MergeAttentionTiling tiling_;
+  AscendC::GlobalTensor<T> parts_gm_[2], out_gm_;
+  AscendC::GlobalTensor<float> lses_gm_[2], lse_gm_;
+  AscendC::LocalTensor<T> part_[2];
+  AscendC::LocalTensor<float> wide_[2], lses_[2], weights_, lse_, top_, packed_;
+};
+
+}  // namespace specdec::ascendc

@@ -1,0 +1,417 @@
+// The vector cores' half of tree attention: scores to probabilities, and the outputs' running sums. The two vector
+// cores of a block take half of each step's rows.
+#pragma once
+
+#include "kernels/ascendc/tree_attention/convert.h"
+#include "kernels/ascendc/tree_attention/rows.h"
+#include "kernels/ascendc/tree_attention/schedule.h"
+
+namespace specdec::ascendc {
+
+template <typename T, bool kQuantized>
+class TreeAttentionSoftmax {
+ public:
+  __aicore__ inline void Init(const TreeAttentionArguments& a, const TreeAttentionTiling& tiling) {
+    tiling_ = &tiling;
+    const TreeAttentionShape& shape = tiling.shape;
+    const uint32_t block = static_cast<uint32_t>(AscendC::GetBlockIdx() / AscendC::GetTaskRation());
+    second_ = AscendC::GetSubBlockIdx() != 0;
+    schedule_.Init(a, tiling, block);
+    depths_.Init(a, shape);
+    table_.Init(a, shape);
+    group_ = shape.heads / shape.kv_heads;
+    width_ = AlignUp(shape.d_v, 16);
+    half_ = tiling.step_rows / 2;
+
+    __gm__ uint8_t* workspace = (__gm__ uint8_t*)a.workspace;
+    const uint64_t step = uint64_t{tiling.step_rows} * tiling.tile;
+    scores_gm_.SetGlobalBuffer((__gm__ float*)(workspace + tiling.workspace.scores) + block * 2 * step);
+    probabilities_gm_.SetGlobalBuffer((__gm__ T*)(workspace + tiling.workspace.probabilities) + block * 2 * step);
+    products_gm_.SetGlobalBuffer((__gm__ float*)(workspace + tiling.workspace.products) +
+                                 uint64_t{block} * 2 * tiling.step_rows * width_);
+    outputs_gm_.SetGlobalBuffer((__gm__ float*)(workspace + tiling.workspace.outputs));
+    lse_gm_.SetGlobalBuffer((__gm__ float*)(workspace + tiling.workspace.lse));
+
+    const uint32_t rows = tiling.rows / 2;
+    scores_ = Ub<float>(tiling.ub.scores, half_ * tiling.tile);
+    probabilities_ = Ub<T>(tiling.ub.probabilities, half_ * tiling.tile);
+    halves_ = Ub<float>(tiling.ub.halves, half_ * kLanes);
+    folded_ = Ub<float>(tiling.ub.folded, half_ * kRowBlock);
+    by_row_ = Ub<float>(tiling.ub.by_row, half_ * kRowBlock);
+    column_ = Ub<float>(tiling.ub.column, half_);
+    alpha_ = Ub<float>(tiling.ub.alpha, 2 * half_);
+    maximum_ = Ub<float>(tiling.ub.maximum, 2 * rows);
+    sum_ = Ub<float>(tiling.ub.sum, 2 * rows);
+    bits_ = Ub<uint64_t>(tiling.ub.bits, half_ * tiling.tile / 64);
+    products_ = Ub<float>(tiling.ub.products, tiling.product_rows * width_);
+    outputs_ = Ub<float>(tiling.ub.outputs, rows * width_);
+    if constexpr (kQuantized) converter_.Init(a, tiling, block, second_);
+  }
+
+  __aicore__ inline void Process() {
+    AscendC::SetFlag<AscendC::HardEvent::V_MTE2>(kScores);
+    AscendC::SetFlag<AscendC::HardEvent::V_MTE2>(kProducts);
+    AscendC::SetFlag<AscendC::HardEvent::MTE3_V>(kScores);
+    Item previous, current, next;
+    bool have_current = false, have_next = Advance(next);
+    if constexpr (kQuantized) {
+      if (have_next) converter_.Convert(next);
+    }
+    do {
+      const bool have_previous = have_current;
+      previous = current;
+      current = next;
+      have_current = have_next;
+      if (have_current) {
+        have_next = Advance(next);
+        if constexpr (kQuantized) {
+          if (have_next && next.step == 0) converter_.Convert(next);
+        }
+        Softmax(current);
+      }
+      if (have_previous) Accumulate(previous);
+    } while (have_current);
+    AscendC::WaitFlag<AscendC::HardEvent::V_MTE2>(kScores);
+    AscendC::WaitFlag<AscendC::HardEvent::V_MTE2>(kProducts);
+    AscendC::WaitFlag<AscendC::HardEvent::MTE3_V>(kScores);
+  }
+
+ private:
+  static constexpr uint32_t kMaxWords = kMaxTile / kColumns;
+  static constexpr float kHidden = -3e38f;              // score of a key that a row does not see
+  static constexpr int32_t kScores = 0, kProducts = 1;  // flags of the buffers
+
+  template <typename U>
+  __aicore__ inline AscendC::LocalTensor<U> Ub(uint32_t address, uint32_t size) const {
+    return AscendC::LocalTensor<U>(AscendC::TPosition::VECCALC, address, size);
+  }
+
+  // This core's rows of an item's step: of the step [begin, begin + count), and count up to a multiple of eight.
+  struct Share {
+    uint32_t begin, count, padded;
+  };
+  __aicore__ inline Share ShareOf(const Item& item) const {
+    const uint32_t rows = Lesser(item.rows - item.step * tiling_->step_rows, tiling_->step_rows);
+    const uint32_t first = AlignUp(CeilDiv(rows, 2), 8);
+    Share share;
+    share.begin = second_ ? first : 0;
+    share.count = second_ ? (rows > first ? rows - first : 0) : Lesser(rows, first);
+    share.padded = AlignUp(share.count, 8);
+    return share;
+  }
+  // Where the state of the step's rows lies: of one task at a time for the outputs, of two for maximum and sum.
+  __aicore__ inline uint32_t StateOf(const Item& item) const {
+    return item.tasks_before % 2 * (tiling_->rows / 2) + item.step * half_;
+  }
+
+  __aicore__ inline bool Advance(Item& item) {
+    while (schedule_.Next(item)) {
+      if (!item.Empty()) return true;
+      StoreNothing(item);
+    }
+    return false;
+  }
+
+  __aicore__ inline void Softmax(const Item& item) {
+    const Share share = ShareOf(item);
+    AscendC::CrossCoreWaitFlag(kFlagScores);
+    if (share.count > 0) {
+      const uint32_t columns = AlignUp(item.Keys(tiling_->tile), kColumns);
+      const uint64_t at = uint64_t{item.items_before % 2} * tiling_->step_rows * tiling_->tile + share.begin * columns;
+      const uint32_t count = share.padded * columns;
+      AscendC::WaitFlag<AscendC::HardEvent::V_MTE2>(kScores);
+      AscendC::DataCopy(scores_, scores_gm_[at], count);
+      Order<AscendC::HardEvent::MTE2_V>(kScores);
+      ScaleAndHide(item, share, columns);
+      Exponentials(item, share, columns);
+      if constexpr (kQuantized) {
+        if (tiling_->shape.scale_per_token) ByColumn(converter_.ValueScales(item), share.padded, columns);
+      }
+      AscendC::WaitFlag<AscendC::HardEvent::MTE3_V>(kScores);
+      Narrow(probabilities_, scores_, count);
+      AscendC::SetFlag<AscendC::HardEvent::V_MTE2>(kScores);
+      Order<AscendC::HardEvent::V_MTE3>(kScores);
+      AscendC::DataCopy(probabilities_gm_[at], probabilities_, count);
+      AscendC::SetFlag<AscendC::HardEvent::MTE3_V>(kScores);
+    } else {
+      Order<AscendC::HardEvent::MTE2_MTE3>();  // the flag also says that the item before last was read
+    }
+    AscendC::CrossCoreSetFlag<2, PIPE_MTE3>(kFlagProbabilities);
+  }
+
+  __aicore__ inline void ScaleAndHide(const Item& item, const Share& share, uint32_t columns) {
+    const int32_t count = static_cast<int32_t>(share.padded * columns);
+    float scale = tiling_->shape.scale;
+    if constexpr (kQuantized) {
+      if (tiling_->shape.scale_per_token) {
+        ByColumn(converter_.KeyScales(item), share.padded, columns);
+      } else {
+        scale *= converter_.KeyScale(item);
+      }
+    }
+    AscendC::Muls(scores_, scores_, scale, count);
+    Barrier();
+    if (tiling_->shape.softcap > 0) SoftCap(count);
+    uint64_t in_cache[kMaxWords];
+    FindInCache(item, in_cache);
+    if (!NeedsMask(item, columns, in_cache)) return;
+    WriteBits(item, share, columns / kColumns, in_cache);
+    AscendC::Select(scores_, bits_.template ReinterpretCast<uint8_t>(), scores_, kHidden,
+                    AscendC::SELMODE::VSEL_TENSOR_SCALAR_MODE, static_cast<uint32_t>(count));
+    Barrier();
+  }
+
+  // scores_ <- scores_ factors, where `factors` [columns] are the keys'.
+  __aicore__ inline void ByColumn(const AscendC::LocalTensor<float>& factors, uint32_t rows, uint32_t columns) {
+    const uint8_t stride = static_cast<uint8_t>(columns / BlockOf<float>());
+    for (uint32_t at = 0; at < columns; at += kLanes) {
+      AscendC::Mul(scores_[at], scores_[at], factors[at], static_cast<uint64_t>(kLanes), static_cast<uint8_t>(rows),
+                   AscendC::BinaryRepeatParams(1, 1, 1, stride, stride, 0));
+    }
+    Barrier();
+  }
+
+  // cap tanh(s / cap) = cap - 2 cap / (e^(2 s / cap) + 1), where s / cap beyond 20 makes no difference.
+  __aicore__ inline void SoftCap(int32_t count) {
+    const float cap = tiling_->shape.softcap;
+    AscendC::Muls(scores_, scores_, 2.0f / cap, count);
+    AscendC::Duplicate(folded_, -2.0f * cap, static_cast<int32_t>(kLanes));
+    Barrier();
+    AscendC::Mins(scores_, scores_, 40.0f, count);
+    Barrier();
+    AscendC::Maxs(scores_, scores_, -40.0f, count);
+    Barrier();
+    AscendC::Exp(scores_, scores_, count);
+    Barrier();
+    AscendC::Adds(scores_, scores_, 1.0f, count);
+    Barrier();
+    AscendC::Div(scores_, folded_, scores_, static_cast<uint64_t>(kLanes), static_cast<uint8_t>(count / kLanes),
+                 AscendC::BinaryRepeatParams(1, 1, 1, 8, 0, 8));
+    Barrier();
+    AscendC::Adds(scores_, scores_, cap, count);
+    Barrier();
+  }
+
+  // Bit j: slot j of the tile is in the cache.
+  __aicore__ inline void FindInCache(const Item& item, uint64_t (&bits)[kMaxWords]) const {
+    for (uint32_t word = 0; word < kMaxWords; ++word) bits[word] = 0;
+    const int64_t slot = item.Slot(tiling_->tile);
+    const uint32_t keys = item.Keys(tiling_->tile);
+    for (uint32_t at = 0; at < keys;) {
+      const SlotRun run = table_.Find(item.request, slot + at, keys - at);
+      for (uint32_t word = 0; run.block >= 0 && word < kMaxWords; ++word) {
+        const int64_t base = int64_t{64} * word;
+        bits[word] |= From(at - base) & ~From(at + run.count - base);
+      }
+      at += run.count;
+    }
+  }
+  // The bits from `first` on of a word; it may lie outside.
+  __aicore__ inline uint64_t From(int64_t first) const {
+    return first <= 0 ? ~uint64_t{0} : first >= 64 ? 0 : ~uint64_t{0} << first;
+  }
+
+  __aicore__ inline bool NeedsMask(const Item& item, uint32_t columns, const uint64_t (&in_cache)[kMaxWords]) const {
+    if (item.OfNodes()) return true;
+    for (uint32_t word = 0; word < columns / kColumns; ++word) {
+      if (~in_cache[word] != 0) return true;
+    }
+    const int64_t window = tiling_->shape.window;
+    return window > 0 && item.request.context + item.deepest - window + 1 > item.Slot(tiling_->tile);
+  }
+
+  // A bit a score: the row sees the key.
+  __aicore__ inline void WriteBits(const Item& item, const Share& share, uint32_t words,
+                                   const uint64_t (&in_cache)[kMaxWords]) {
+    Order<AscendC::HardEvent::V_S>();
+    const int64_t row = item.row + item.step * tiling_->step_rows + share.begin;
+    int64_t node = -1;
+    uint64_t seen[kMaxWords] = {};
+    for (uint32_t i = 0; i < share.padded; ++i) {
+      const int64_t node_of_row = (row + i) / group_;
+      if (i < share.count && node_of_row != node) {
+        node = node_of_row;
+        for (uint32_t word = 0; word < words; ++word) seen[word] = in_cache[word] & Seen(item, node, word);
+      }
+      for (uint32_t word = 0; word < words; ++word) bits_.SetValue(i * words + word, seen[word]);
+    }
+    Order<AscendC::HardEvent::S_V>();
+  }
+
+  // Which of 64 keys of the tile the node sees, but for those not in the cache.
+  __aicore__ inline uint64_t Seen(const Item& item, int64_t node, uint32_t word) const {
+    const Request& request = item.request;
+    const int64_t window = tiling_->shape.window, slot = item.Slot(tiling_->tile) + int64_t{64} * word;
+    if (!item.OfNodes()) {
+      return window == 0 ? ~uint64_t{0} : From(request.context + depths_.Of(request, node) - window + 1 - slot);
+    }
+    const int64_t first = slot - request.context;
+    uint64_t seen = depths_.Word(request, node, static_cast<uint32_t>(first / 64));
+    if (window == 0) return seen;
+    const int64_t depth = depths_.Of(request, node);
+    if (depths_.AreIndices()) return seen & From(depth - window + 1 - first);
+    const int64_t live = request.nodes - first;
+    uint64_t candidates = live < 64 ? seen & ~From(live) : seen;
+    for (; candidates != 0; candidates &= candidates - 1) {
+      const int64_t key = AscendC::GetSFFValue<1>(candidates);
+      if (depth - depths_.Of(request, first + key) >= window) seen &= ~(uint64_t{1} << key);
+    }
+    return seen;
+  }
+
+  // scores_ <- e^(s - maximum); maximum, sum and the factor of the outputs so far.
+  __aicore__ inline void Exponentials(const Item& item, const Share& share, uint32_t columns) {
+    const int32_t rows = static_cast<int32_t>(share.padded);
+    const AscendC::LocalTensor<float> maximum = maximum_[StateOf(item)], sum = sum_[StateOf(item)];
+    const AscendC::LocalTensor<float> alpha = alpha_[item.items_before % 2 * half_];
+    if (item.tile == item.first_tile) {
+      AscendC::Duplicate(maximum, kNothing, rows);
+      AscendC::Duplicate(sum, 0.0f, rows);
+      Barrier();
+    }
+    FoldRows<true>(share.padded, columns);
+    AscendC::Max(column_, column_, maximum, rows);
+    Barrier();
+    AscendC::Sub(alpha, maximum, column_, rows);
+    Spread(by_row_, column_, share.padded);
+    Barrier();
+    AscendC::Exp(alpha, alpha, rows);
+    AscendC::DataCopy(maximum, column_, share.padded);
+    ByRow<RowOp::kSub>(scores_, by_row_, share.padded, columns);
+    Barrier();
+    AscendC::Exp(scores_, scores_, rows * static_cast<int32_t>(columns));
+    AscendC::Mul(sum, sum, alpha, rows);
+    Barrier();
+    FoldRows<false>(share.padded, columns);
+    AscendC::Add(sum, sum, column_, rows);
+    Barrier();
+  }
+
+  // column_ <- the rows' maxima or sums.
+  template <bool kMax>
+  __aicore__ inline void FoldRows(uint32_t rows, uint32_t columns) {
+    AscendC::LocalTensor<float> row = scores_;
+    if (columns > kLanes) {
+      const uint8_t stride = static_cast<uint8_t>(columns / BlockOf<float>()), repeats = static_cast<uint8_t>(rows);
+      for (uint32_t at = kLanes; at < columns; at += kLanes) {
+        const AscendC::BinaryRepeatParams repeat(1, 1, 1, 8, at == kLanes ? stride : 8, stride);
+        const AscendC::LocalTensor<float> left = at == kLanes ? scores_ : halves_;
+        if constexpr (kMax) {
+          AscendC::Max(halves_, left, scores_[at], static_cast<uint64_t>(kLanes), repeats, repeat);
+        } else {
+          AscendC::Add(halves_, left, scores_[at], static_cast<uint64_t>(kLanes), repeats, repeat);
+        }
+        Barrier();
+      }
+      row = halves_;
+    }
+    Fold<kMax>(folded_, row, rows);
+    Barrier();
+    Fold<kMax>(column_, folded_, rows / 8);
+    Barrier();
+  }
+
+  __aicore__ inline void Accumulate(const Item& item) {
+    const Share share = ShareOf(item);
+    AscendC::CrossCoreWaitFlag(kFlagProducts);
+    if (share.count == 0) return;
+    const AscendC::LocalTensor<float> outputs = outputs_[item.step * half_ * width_];
+    const uint64_t from = (uint64_t{item.items_before % 2} * tiling_->step_rows + share.begin) * width_;
+    const bool first = item.tile == item.first_tile;
+    if (!first) {
+      Spread(by_row_, alpha_[item.items_before % 2 * half_], share.padded);
+      Barrier();
+      ByRow<RowOp::kMul>(outputs, by_row_, share.padded, width_);
+      Barrier();
+    }
+    for (uint32_t at = 0; at < share.padded; at += tiling_->product_rows) {
+      const uint32_t count = Lesser(share.padded - at, tiling_->product_rows) * width_;
+      AscendC::WaitFlag<AscendC::HardEvent::V_MTE2>(kProducts);
+      AscendC::DataCopy(products_, products_gm_[from + at * width_], count);
+      Order<AscendC::HardEvent::MTE2_V>(kProducts);
+      const AscendC::LocalTensor<float> part = outputs[at * width_];
+      if (first) {
+        AscendC::DataCopy(part, products_, count);
+      } else {
+        AscendC::Add(part, part, products_, static_cast<int32_t>(count));
+      }
+      AscendC::SetFlag<AscendC::HardEvent::V_MTE2>(kProducts);
+    }
+    Barrier();
+    if (item.tile + 1 == item.last_tile) StoreRows(item, share, outputs);
+  }
+
+  __aicore__ inline void StoreRows(const Item& item, const Share& share, const AscendC::LocalTensor<float>& outputs) {
+    const int32_t rows = static_cast<int32_t>(share.padded);
+    const AscendC::LocalTensor<float> sum = sum_[StateOf(item)];
+    AscendC::Maxs(column_, sum, kTiny, rows);
+    AscendC::Ln(sum, sum, rows);
+    Barrier();
+    Spread(by_row_, column_, share.padded);
+    AscendC::Add(sum, sum, maximum_[StateOf(item)], rows);
+    Barrier();
+    ByRow<RowOp::kDiv>(outputs, by_row_, share.padded, width_);
+    Spread(folded_, sum, share.padded);
+    if constexpr (kQuantized) {
+      if (!tiling_->shape.scale_per_token) {
+        Barrier();
+        AscendC::Muls(outputs, outputs, converter_.ValueScale(item), static_cast<int32_t>(share.padded * width_));
+      }
+    }
+    Order<AscendC::HardEvent::V_MTE3>(kProducts);
+    const uint32_t first = item.step * tiling_->step_rows + share.begin;
+    for (uint32_t at = 0; at < share.count;) {
+      const RowPiece piece = PieceOf(item.row + first + at, share.count - at, group_);
+      StorePiece(item, piece, outputs[at * width_], folded_[at * kRowBlock]);
+      at += piece.Rows();
+    }
+    Order<AscendC::HardEvent::MTE3_V>(kProducts);
+  }
+
+  // A part of the request's keys that these rows do not see.
+  __aicore__ inline void StoreNothing(const Item& item) {
+    AscendC::PipeBarrier<PIPE_ALL>();
+    AscendC::Duplicate(products_, 0.0f, static_cast<int32_t>(8 * width_));
+    FillMinusInfinity(folded_, 8 * kRowBlock);
+    Order<AscendC::HardEvent::V_MTE3>();
+    const uint32_t middle = Lesser(item.rows, AlignUp(CeilDiv(item.rows, 2), 8));
+    const uint32_t begin = second_ ? middle : 0, end = second_ ? item.rows : middle;
+    for (uint32_t at = begin; at < end;) {
+      RowPiece piece = PieceOf(item.row + at, Lesser<uint32_t>(end - at, 8), group_);
+      StorePiece(item, piece, products_, folded_);
+      at += piece.Rows();
+    }
+    AscendC::PipeBarrier<PIPE_ALL>();
+  }
+
+  __aicore__ inline void StorePiece(const Item& item, const RowPiece& piece, const AscendC::LocalTensor<float>& outputs,
+                                    const AscendC::LocalTensor<float>& lse) {
+    const TreeAttentionShape& shape = tiling_->shape;
+    const uint64_t row = (item.split * shape.num_nodes + item.request.first + piece.node) * shape.heads +
+                         uint64_t{item.head} * group_ + piece.member;
+    StoreEvenly(outputs_gm_[row * width_], outputs, piece, width_);
+    StoreEvenly(lse_gm_[row * kRowBlock], lse, piece, kRowBlock);
+  }
+  __aicore__ inline void StoreEvenly(const AscendC::GlobalTensor<float>& to, const AscendC::LocalTensor<float>& from,
+                                     const RowPiece& piece, uint32_t width) {
+    const uint32_t bytes = width * static_cast<uint32_t>(sizeof(float));
+    const AscendC::DataCopyExtParams copy(static_cast<uint16_t>(piece.nodes), piece.members * bytes, 0,
+                                          (tiling_->shape.heads - piece.members) * bytes, 0);
+    AscendC::DataCopyPad(to, from, copy);
+  }
+
+  const TreeAttentionTiling* tiling_;
+  Schedule schedule_;
+  Depths depths_;
+  BlockTable table_;
+  Int8Converter<T> converter_;  // for an int8 cache
+  AscendC::GlobalTensor<float> scores_gm_, products_gm_, outputs_gm_, lse_gm_;
+  AscendC::GlobalTensor<T> probabilities_gm_;
+  AscendC::LocalTensor<float> scores_, halves_, folded_, by_row_, column_, alpha_, maximum_, sum_, products_, outputs_;
+  AscendC::LocalTensor<T> probabilities_;
+  AscendC::LocalTensor<uint64_t> bits_;
+  uint32_t group_, width_, half_;
+  bool second_;
+};
+
+}  // namespace specdec::ascendc
