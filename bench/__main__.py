@@ -1,4 +1,7 @@
-"""`python -m bench attention|verify|tree|rollback|sample|step`: a table on the screen, JSON in a file."""
+"""`python -m bench attention|verify|tree|rollback|sample|step`: a table on the screen, JSON in a file.
+
+`python -m bench npu_model` does not measure: it runs the Ascend C kernels on the host simulator.
+"""
 
 import argparse
 import importlib
@@ -11,7 +14,7 @@ from typing import Any
 
 import torch
 
-from bench import machine, peers, step, timing
+from bench import machine, npu_model, peers, step, timing
 
 BENCHMARKS = ("attention", "verify", "tree", "rollback", "sample", "step")
 
@@ -29,6 +32,9 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         for axis, values in module.AXES.items():
             command.add_argument(f"--{axis}", type=type(values[0]), nargs="+", metavar=axis.upper())
         command.set_defaults(module=module)
+    model = commands.add_parser("npu_model", help=(npu_model.__doc__ or "").splitlines()[0])
+    npu_model.add_arguments(model)
+    model.set_defaults(module=npu_model)
     return parser.parse_args(argv)
 
 
@@ -82,6 +88,8 @@ def print_summary(rows: list[dict[str, Any]], statistic: str) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     args = parse(argv)
+    if args.module is npu_model:
+        return npu_model.main(args)
     torch.set_num_threads(args.threads)
     seconds, alone = 0.3 if args.quick else 1.5, args.module is step  # which has no peers, and no floor
     report = {"benchmark": args.benchmark, "machine": machine.facts(), "rows": []}

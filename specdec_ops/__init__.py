@@ -12,8 +12,9 @@ if not _library.exists():
     )
 torch.ops.load_library(str(_library))
 
-from specdec_ops.devices import register_triton  # noqa: E402
+from specdec_ops.devices import load_npu, register_triton  # noqa: E402
 from specdec_ops.ops import *  # noqa: E402, F403
 from specdec_ops.ops import __all__  # noqa: E402
 
+load_npu()
 register_triton([name for name in __all__ if name != "check"])

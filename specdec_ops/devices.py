@@ -1,8 +1,9 @@
-"""Which devices the Triton kernels serve: CUDA, and NPUs (PrivateUse1) where the native library has no kernels."""
+"""What serves a device: NPUs (PrivateUse1) the Ascend C library, else Triton kernels, which also serve CUDA."""
 
 import importlib
 import importlib.util
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,8 +22,16 @@ def _kernel(name: str) -> Callable[..., Any]:
     return call
 
 
+def load_npu() -> None:
+    """Loads the Ascend C kernels, where they were built and torch_npu is installed."""
+    library = Path(__file__).with_name("_npu.so")
+    if library.exists() and importlib.util.find_spec("torch_npu") is not None:
+        importlib.import_module("torch_npu")  # it loads what the library is linked with
+        torch.ops.load_library(str(library))
+
+
 def register_triton(names: list[str]) -> None:
-    """Registers the Triton kernels of these operators, unless Triton is not installed."""
+    """Registers the Triton kernels of these operators, unless Triton is not installed or the device has others."""
     if importlib.util.find_spec("triton") is None:
         return
     for name in names:

@@ -14,13 +14,29 @@ struct Simulator {
   std::string profile = "910B3";
   uint64_t seed = 0;
   bool keep_reports = false;
+  bool keep_log = false;
   std::vector<hostsim::Report> reports;
 } simulator;
 
-// Which device, in which order its cores run, and whether `take_reports` shall have something to give.
-void configure(std::string profile, int64_t seed, bool keep_reports) {
+// Which device, in which order its cores run, and whether `take_reports` shall have something to give, and every
+// instruction with it.
+void configure(std::string profile, int64_t seed, bool keep_reports, bool keep_log) {
   TORCH_CHECK_VALUE(hostsim::FindProfile(profile.c_str()) != nullptr, "profile: unknown device ", profile);
-  simulator = {std::move(profile), static_cast<uint64_t>(seed), keep_reports, {}};
+  simulator = {std::move(profile), static_cast<uint64_t>(seed), keep_reports, keep_log, {}};
+}
+
+void write_device(std::ostream& out, const hostsim::DeviceProfile& device) {
+  out << "{\"cube_cores\": " << device.cube_cores << ", \"vector_cores\": " << device.vector_cores
+      << ", \"clock_ghz\": " << device.clock_ghz << ", \"hbm_gb_s\": " << device.hbm_gb_s << "}";
+}
+
+// [pipe, instruction, start, end] each, in cycles.
+void write_log(std::ostream& out, const std::vector<hostsim::Instruction>& log) {
+  out << "[";
+  for (size_t i = 0; i < log.size(); ++i)
+    out << (i ? ", " : "") << "[\"" << hostsim::Name(log[i].pipe) << "\", \"" << log[i].op << "\", " << log[i].start
+        << ", " << log[i].end << "]";
+  out << "]";
 }
 
 void write_busy(std::ostream& out, const std::array<double, hostsim::kPipes>& busy) {
@@ -37,7 +53,9 @@ std::string take_reports() {
   for (size_t i = 0; i < simulator.reports.size(); ++i) {
     const hostsim::Report& report = simulator.reports[i];
     out << (i ? ",\n" : "") << "{\"kernel\": \"" << report.kernel << "\", \"profile\": \"" << report.profile
-        << "\", \"gm_read\": " << report.gm_read << ", \"gm_written\": " << report.gm_written
+        << "\", \"device\": ";
+    write_device(out, *hostsim::FindProfile(report.profile.c_str()));
+    out << ", \"gm_read\": " << report.gm_read << ", \"gm_written\": " << report.gm_written
         << ", \"gm_first_touch\": " << report.gm_first_touch << ", \"macs\": " << report.macs
         << ", \"cycles\": " << report.cycles << ", \"microseconds\": " << report.microseconds << ", \"cores\": [";
     for (size_t c = 0; c < report.cores.size(); ++c) {
@@ -46,6 +64,7 @@ std::string take_reports() {
           << ", \"cycles\": " << core.cycles << ", \"gm_read\": " << core.gm_read
           << ", \"gm_written\": " << core.gm_written << ", \"macs\": " << core.macs << ", \"busy\": ";
       write_busy(out, core.busy);
+      if (!core.log.empty()) write_log(out << ", \"log\": ", core.log);
       out << "}";
     }
     out << "]}";
@@ -59,10 +78,11 @@ std::string take_reports() {
 
 namespace sim {
 
-void launch(const char* name, hostsim::Kind kind, uint32_t blocks, const std::function<void()>& kernel) {
+void launch(const char* name, hostsim::Kind kind, uint32_t blocks, void*, const std::function<void()>& kernel) {
   hostsim::LaunchConfig config(name, kind, blocks);
   config.profile = simulator.profile.c_str();
   config.seed = simulator.seed;
+  config.keep_log = simulator.keep_log;
   hostsim::Report report = hostsim::Launch(config, kernel);
   TORCH_CHECK(report.ok(), report.Text());
   if (simulator.keep_reports) simulator.reports.push_back(std::move(report));
@@ -99,6 +119,6 @@ void submit(const char*, const std::vector<at::Tensor>& tensors, const std::func
 
 TORCH_LIBRARY(specdec_sim, m) {
   specdec::define_schemas(m);
-  m.def("configure(str profile, int seed=0, bool keep_reports=False) -> ()", specdec::configure);
+  m.def("configure(str profile, int seed=0, bool keep_reports=False, bool keep_log=False) -> ()", specdec::configure);
   m.def("take_reports() -> str", specdec::take_reports);
 }

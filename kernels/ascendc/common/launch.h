@@ -9,11 +9,11 @@
 
 namespace specdec::sim {
 // Runs a kernel on the simulated cores; raises what it found.
-void launch(const char* name, hostsim::Kind kind, uint32_t blocks, const std::function<void()>& kernel);
+void launch(const char* name, hostsim::Kind kind, uint32_t blocks, void* stream, const std::function<void()>& kernel);
 }  // namespace specdec::sim
 
 #define SPECDEC_LAUNCH(kernel, kind, blocks, stream, ...) \
-  specdec::sim::launch(#kernel, hostsim::kind, blocks, [=] { kernel(__VA_ARGS__); })
+  specdec::sim::launch(#kernel, hostsim::kind, blocks, stream, [=] { kernel(__VA_ARGS__); })
 #else
 #define SPECDEC_LAUNCH(kernel, kind, blocks, stream, ...) kernel<<<blocks, nullptr, stream>>>(__VA_ARGS__)
 #endif
