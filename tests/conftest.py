@@ -5,17 +5,15 @@ from typing import Any
 
 import hypothesis
 import pytest
-from backends import BACKENDS, Backend
+from backends import BACKENDS, INTERPRETED, Backend
 
 
 def pytest_collection_modifyitems(items: list[Any]) -> None:
     """`SPECDEC_MAX_EXAMPLES` bounds the examples of a property test: for backends that interpret."""
-    # Thousands of requests a test are an hour in the interpreter. Equal results for equal uniforms stand for it there.
-    too_slow = pytest.mark.skip(reason="too many draws for Triton's interpreter; compared with the reference instead")
     for item in items:
-        callspec = getattr(item, "callspec", None)
-        if callspec and callspec.params.get("backend") == "triton" and item.path.name == "test_losslessness.py":
-            item.add_marker(too_slow)
+        callspec, large = getattr(item, "callspec", None), item.get_closest_marker("large")
+        if large and callspec and callspec.params.get("backend") in INTERPRETED:
+            item.add_marker(pytest.mark.skip(reason=f"too large to interpret: {large.args[0]}"))
     limit = int(os.environ.get("SPECDEC_MAX_EXAMPLES", "0"))
     for item in items if limit else ():
         settings = getattr(item.obj, "_hypothesis_internal_use_settings", None)

@@ -15,7 +15,7 @@ from torch import Tensor
 from specdec_ops.triton.runtime import device_of, launch
 
 # Fields of the record of a row, and of a chunk of it.
-MAXIMUM = tl.constexpr(0)  # of the logits, NaN left out
+MAXIMUM = tl.constexpr(0)  # of the logits, NaN and +inf left out
 TOTAL = tl.constexpr(1)  # sum of w = exp((x - maximum) / temperature), where x >= threshold
 ENTROPY = tl.constexpr(2)  # sum of w * (x - maximum) / temperature
 ARGMAX = tl.constexpr(3)  # lowest id of the maximum, exact in a float32 below 2**24
@@ -27,7 +27,6 @@ ONE_HOT = tl.constexpr(
 )  # above 0: all mass is at the argmax, for want of a distribution, or (GREEDY) of a temperature
 GREEDY = tl.constexpr(2)
 BAD = tl.constexpr(4)  # of a chunk, 1: there is a NaN or +inf
-FINITE = tl.constexpr(5)  # of a chunk, 1: there is a finite logit
 FIELDS = tl.constexpr(8)
 MAX_VOCAB = 1 << 24
 
@@ -61,13 +60,13 @@ def _field(record, lanes, field: tl.constexpr):
 
 
 @triton.jit
-def _record(lanes, maximum, total, entropy, argmax, bad_or_status, finite_or_scale, threshold, one_hot):
+def _record(lanes, maximum, total, entropy, argmax, bad_or_status, scale, threshold, one_hot):
     record = tl.where(lanes == MAXIMUM, maximum, 0.0)
     record = tl.where(lanes == TOTAL, total, record)
     record = tl.where(lanes == ENTROPY, entropy, record)
     record = tl.where(lanes == ARGMAX, argmax, record)
     record = tl.where(lanes == STATUS, bad_or_status, record)
-    record = tl.where(lanes == SCALE, finite_or_scale, record)
+    record = tl.where(lanes == SCALE, scale, record)
     record = tl.where(lanes == THRESHOLD, threshold, record)
     return tl.where(lanes == ONE_HOT, one_hot, record)
 
@@ -95,10 +94,9 @@ def chunk_statistics_kernel(
             ids = (task % chunks) * BLOCK + tl.arange(0, BLOCK)
             row = logits + tl.cast(begin + node, tl.int64) * row_stride
             x = tl.load(row + ids, mask=ids < vocab, other=-INFINITY).to(tl.float32)
-            nans = tl.sum(tl.where(x != x, 1.0, 0.0), 0)
-            x = tl.where(x != x, -INFINITY, x)
+            bad = tl.max(tl.where(x < INFINITY, 0.0, 1.0), 0)
+            x = tl.where(x < INFINITY, x, -INFINITY)
             maximum = tl.max(x, 0)
-            finite = tl.max(tl.where(x < INFINITY, x, -INFINITY), 0) > -INFINITY
             argmax = tl.min(tl.where(x == maximum, ids, vocab), 0)
             scale, _greedy = inverse_temperature(temperature, b)
             scaled = tl.maximum((x - tl.where(maximum > -INFINITY, maximum, 0.0)) * scale, -1e30)  # 0 * -inf is NaN
@@ -110,8 +108,8 @@ def chunk_statistics_kernel(
                 tl.sum(w, 0),
                 tl.sum(w * scaled, 0),
                 argmax.to(tl.float32),
-                tl.where((nans > 0) | (maximum == INFINITY), 1.0, 0.0),
-                tl.where(finite, 1.0, 0.0),
+                bad,
+                0.0,
                 0.0,
                 0.0,
             )
@@ -201,9 +199,8 @@ def row_records_kernel(
             maximum = tl.max(maxima, 0)
             argmax = tl.min(tl.where(maxima == maximum, _field(chunk, lanes[None, :], ARGMAX), INFINITY), 0)
             bad = tl.max(_field(chunk, lanes[None, :], BAD), 0)
-            finite = tl.max(_field(chunk, lanes[None, :], FINITE), 0)
             scale, greedy = inverse_temperature(temperature, b)
-            sound = (bad == 0.0) & (finite > 0.0)
+            sound = (bad == 0.0) & (maximum > -INFINITY)
             shift = tl.where(sound, maximum, 0.0)
             delta = tl.maximum((tl.minimum(maxima, shift) - shift) * scale, -1e30)
             weight = tl.where(maxima > -INFINITY, tl.exp(delta), 0.0)
@@ -234,7 +231,7 @@ def row_records_kernel(
                     lowest = shift + tl.log(tl.where(least > 0, least, 1.0)) / scale
                     threshold = tl.where(least > 0, tl.maximum(threshold, lowest), threshold)
                 total, entropy = _mass(row, vocab, tl.where(filtered, chunks, 0), threshold, shift, scale, BLOCK)
-            status = bad + 2.0 * (1.0 - finite)
+            status = tl.where(bad > 0, 1.0, tl.where(maximum > -INFINITY, 0.0, 2.0))
             one_hot = tl.where(greedy, 2.0, tl.where(sound, 0.0, 1.0))
             record = _record(lanes, maximum, total, entropy, argmax, status, scale, threshold, one_hot)
             tl.store(records + tl.cast(slot, tl.int64) * FIELDS + lanes, record)
@@ -273,20 +270,19 @@ def logprob_of(rows, row_stride, records, slot, token):
 
 
 @triton.jit
-def find_in_block(p, ids, reached, goal, LOG_BLOCK: tl.constexpr, BLOCK: tl.constexpr):
-    """The first lane at which `reached` and the mass up to it exceed `goal`, which all lanes' does.
+def find_in_block(p, lanes, reached, goal):
+    """The first of `lanes` (0, 1, ...) at which `reached` and the mass up to it exceed `goal`, which all lanes' does.
 
     Bisection instead of a scan: a masked sum of the same block never falls as the mask grows.
     """
     low = 0
-    high = BLOCK - 1
-    first = tl.min(ids, 0)
-    for _step in range(0, LOG_BLOCK):
+    high = p.shape[0] - 1
+    while low < high:
         middle = (low + high) // 2
-        beyond = reached + tl.sum(tl.where(ids <= first + middle, p, 0.0), 0) > goal
+        beyond = reached + tl.sum(tl.where(lanes <= middle, p, 0.0), 0) > goal
         high = tl.where(beyond, middle, high)
         low = tl.where(beyond, low, middle + 1)
-    return first + high
+    return high
 
 
 def row_records(

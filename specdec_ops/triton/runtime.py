@@ -26,7 +26,7 @@ def _device(kind: str, index: int | None) -> Device:
     if kind == "cuda":
         programs = torch.cuda.get_device_properties(index).multi_processor_count * 4
         return Device(programs, programs, 192 * 1024)
-    return Device(vector_cores=3, cube_cores=2, unified_buffer=192 * 1024)  # the interpreter: few, so that loops loop
+    return Device(vector_cores=3, cube_cores=2, unified_buffer=16 * 1024)  # in tests: little, so that loops loop
 
 
 def device_of(tensor: torch.Tensor) -> Device:

@@ -8,6 +8,7 @@ from torch import Tensor
 from specdec_ops.triton.runtime import device_of, launch
 
 INFINITY = tl.constexpr(float("inf"))
+INT32_MIN = tl.constexpr(-(2**31))
 TAIL = tl.constexpr(32)  # nodes a step: one 32-bit word of the mask, since the vector unit has no 64-bit operations
 
 
@@ -133,17 +134,21 @@ def tree_attention_kernel(
             table = block_table + tl.cast(b, tl.int64) * max_blocks
             steps = (block_size + SLOTS - 1) // SLOTS
 
-            oldest = 0
+            # Lengths and depths may be any int32: no sum of them may overflow.
+            capacity = max_blocks * block_size
+            filled = tl.minimum(context, capacity)
+            first_page = 0
             if window is not None:
-                oldest = tl.maximum(context - window + 1, 0) // block_size
-            pages = tl.minimum((context + block_size - 1) // block_size, max_blocks)
-            for page in range(oldest, pages):
+                # The oldest position that a row sees, relative to the end of the context.
+                oldest = tl.maximum(row_depth, INT32_MIN + (window - 1)) - (window - 1)
+                first_page = tl.maximum(context + tl.minimum(tl.min(oldest, 0), 0), 0) // block_size
+            for page in range(first_page, (filled + block_size - 1) // block_size):
                 block = tl.load(table + page)
                 in_cache = (block >= 0) & (block < num_blocks)
                 for step in range(0, tl.where(in_cache, steps, 0)):
                     offset = step * SLOTS + tl.arange(0, SLOTS)
                     slot = page * block_size + offset
-                    here = (offset < block_size) & (slot < context)
+                    here = (offset < block_size) & (slot < filled)
                     k = tl.load(
                         k_cache
                         + tl.cast(block, tl.int64) * k_block
@@ -164,7 +169,7 @@ def tree_attention_kernel(
                     )
                     visible = here[None, :] & (row_node >= 0)[:, None]
                     if window is not None:
-                        visible = visible & ((context + row_depth)[:, None] - slot[None, :] < window)
+                        visible = visible & ((slot - context)[None, :] >= oldest[:, None])
                     k_factor = 1.0
                     v_factor = 1.0
                     if SCALED:
@@ -176,7 +181,8 @@ def tree_attention_kernel(
                     )
 
             power = tl.load(powers + tl.arange(0, TAIL))
-            for word in range(0, (n + TAIL - 1) // TAIL):
+            in_table = tl.minimum(n, tl.maximum(capacity - context, 0))  # nodes that have a slot
+            for word in range(0, (in_table + TAIL - 1) // TAIL):
                 other = word * TAIL + tl.arange(0, TAIL)
                 if mask is None:
                     sees = other[None, :] <= row_node[:, None]
@@ -191,15 +197,16 @@ def tree_attention_kernel(
                 if window is not None:
                     other_depth = other
                     if depth is not None:
-                        other_depth = tl.load(depth + begin + other, mask=other < n, other=0)
-                    sees = sees & (row_depth[:, None] - other_depth[None, :] < window)
+                        other_depth = tl.load(depth + begin + other, mask=other < in_table, other=0)
+                    sees = sees & (other_depth[None, :] >= oldest[:, None])
                 # The word's slots may lie in several pages: each is read where it is.
                 slot = context + other
-                last = tl.minimum(context + tl.minimum(word * TAIL + TAIL, n) - 1, max_blocks * block_size - 1)
+                last = context + tl.minimum(word * TAIL + TAIL, in_table) - 1
                 for page in range((context + word * TAIL) // block_size, last // block_size + 1):
                     block = tl.load(table + page)
                     offset = slot - page * block_size
-                    here = (offset >= 0) & (offset < block_size) & (other < n) & (block >= 0) & (block < num_blocks)
+                    in_page = (offset >= 0) & (offset < block_size) & (other < in_table)
+                    here = in_page & (block >= 0) & (block < num_blocks)
                     k = tl.load(
                         k_cache
                         + tl.cast(block, tl.int64) * k_block

@@ -21,7 +21,6 @@ from specdec_ops.triton.distribution import (
     POINT,
     TOTAL,
     find_in_block,
-    inverse_temperature,
     load_field,
     logprob_of,
     nodes_of,
@@ -44,12 +43,13 @@ TREE_RULES = {"target_only": TARGET_ONLY, "recursive": RECURSIVE, "traversal": T
 
 # What is known of each node: one tensor of `TABLE` parts with a lane for every node.
 PARENT = tl.constexpr(0)  # -1 the root's, -2 that of a dead node
-WEIGHT = tl.constexpr(1)  # W of the node; 1 but in `traversal`
-REMAINDER = tl.constexpr(2)  # mass of the node's q without the tokens of its rejected children
-REJECTED_WEIGHT = tl.constexpr(3)  # W of the parent when the node was rejected
-REJECTED_MASS = tl.constexpr(4)  # mass of the parent's max(W p - q, 0) then; 0: the node was not rejected
-REJECTED_REMAINDER = tl.constexpr(5)  # the parent's REMAINDER then
-DEPTH = tl.constexpr(6)  # in `typical`: of an accepted node; -1: not accepted
+TOKEN = tl.constexpr(1)  # of a node that is not dead
+WEIGHT = tl.constexpr(2)  # W of the node; 1 but in `traversal`
+REMAINDER = tl.constexpr(3)  # mass of the node's q without the tokens of its rejected children
+REJECTED_WEIGHT = tl.constexpr(4)  # W of the parent when the node was rejected
+REJECTED_MASS = tl.constexpr(5)  # mass of the parent's max(W p - q, 0) then; 0: the node was not rejected
+REJECTED_REMAINDER = tl.constexpr(6)  # the parent's REMAINDER then
+DEPTH = tl.constexpr(7)  # in `typical`: of an accepted node; -1: not accepted
 TABLE = tl.constexpr(8)
 
 
@@ -71,11 +71,17 @@ def _parent(table, node):
 
 
 @triton.jit
+def _token(table, node):
+    return _get(table, TOKEN, node).to(tl.int32)  # exact: see MAX_VOCAB
+
+
+@triton.jit
 def _live_table(tokens, parents, n, vocab, NODES: tl.constexpr):
     """The table of a request, and its status bits. A node is dead where its parent does not come before it or is dead,
     or where its token is no token; -1 says "no draft here" and is no fault."""
     lanes = tl.arange(0, TABLE * NODES)
-    table = tl.where(lanes < NODES, -2.0, tl.where(lanes < 4 * NODES, 1.0, 0.0))
+    table = tl.where(lanes < NODES, -2.0, 0.0)
+    table = tl.where((lanes >= WEIGHT * NODES) & (lanes < REJECTED_MASS * NODES), 1.0, table)
     table = tl.where(lanes >= DEPTH * NODES, -1.0, table)
     table = _set(_set(table, PARENT, 0, -1.0), DEPTH, 0, 0.0)
     flags = 0
@@ -93,6 +99,7 @@ def _live_table(tokens, parents, n, vocab, NODES: tl.constexpr):
         flags |= tl.where(in_order, 0, MALFORMED_TREE)
         flags |= tl.where(has_parent & (is_token == 0) & (token != -1), DRAFT_OUT_OF_RANGE, 0)
         table = _set(table, PARENT, node, tl.where(has_parent & is_token, parent, -2).to(tl.float32))
+        table = _set(table, TOKEN, node, tl.where(is_token, token, 0).to(tl.int32).to(tl.float32))
     return table, flags
 
 
@@ -109,7 +116,7 @@ def _drawn_from(q, q_records, node, remainder, ids, token):
 
 @triton.jit
 def _residual(
-    p_rows, p_stride, p_records, q_rows, q_stride, q_records, vocab, tokens, table, node, upto, ids, RULE: tl.constexpr
+    p_rows, p_stride, p_records, q_rows, q_stride, q_records, vocab, table, node, upto, ids, RULE: tl.constexpr
 ):
     """p and q of a node at `ids`, after its children before `upto` were rejected."""
     p = probabilities(p_rows, p_stride, p_records, node, vocab, ids)
@@ -119,7 +126,7 @@ def _residual(
         q = probabilities(q_rows, q_stride, q_records, node, vocab, ids)
     for child in range(node + 1, upto):
         if _parent(table, child) == node:
-            token = tl.load(tokens + child).to(tl.int32)
+            token = _token(table, child)
             if RULE == TARGET_ONLY:
                 p = tl.where(ids == token, 0.0, p)
             else:
@@ -132,17 +139,15 @@ def _residual(
 
 
 @triton.jit
-def _point(
-    p_rows, p_stride, p_records, q_rows, q_stride, q_records, vocab, tokens, table, node, child, RULE: tl.constexpr
-):
+def _point(p_rows, p_stride, p_records, q_rows, q_stride, q_records, vocab, table, node, child, RULE: tl.constexpr):
     """p and q of the child's token, where its siblings before it were rejected."""
-    token = tl.load(tokens + child).to(tl.int32)
+    token = _token(table, child)
     lane = tl.arange(0, POINT)
     upto = child
     if RULE == TARGET_ONLY:
         upto = node + 1  # p(x) as it was: the rule adds up those of the siblings
     p, q = _residual(
-        p_rows, p_stride, p_records, q_rows, q_stride, q_records, vocab, tokens, table, node, upto, token + lane, RULE
+        p_rows, p_stride, p_records, q_rows, q_stride, q_records, vocab, table, node, upto, token + lane, RULE
     )
     q = _drawn_from(q, q_records, node, _get(table, REMAINDER, node), token + lane, token)
     return tl.sum(tl.where(lane == 0, p, 0.0), 0), tl.sum(tl.where(lane == 0, q, 0.0), 0)
@@ -150,97 +155,56 @@ def _point(
 
 @triton.jit
 def _reject(
-    p_rows,
-    p_stride,
-    p_records,
-    q_rows,
-    q_stride,
-    q_records,
-    vocab,
-    tokens,
-    table,
-    node,
-    child,
-    chunks,
-    RULE: tl.constexpr,
-    BLOCK: tl.constexpr,
+    p_rows, p_stride, p_records, q_rows, q_stride, q_records, vocab, table, node, child, lanes, RULE: tl.constexpr
 ):
-    """The table after the child was rejected, and the mass of max(W p - q, 0); as it was if `chunks` is 0."""
-    token = tl.load(tokens + child).to(tl.int32)
+    """The table after the child was rejected, and the mass of max(W p - q, 0)."""
+    token = _token(table, child)
     weight = _get(table, WEIGHT, node)
     remainder = _get(table, REMAINDER, node)
     mass = 0.0
     left = 0.0
-    for chunk in range(0, chunks):
-        ids = chunk * BLOCK + tl.arange(0, BLOCK)
-        p, q = _residual(
-            p_rows, p_stride, p_records, q_rows, q_stride, q_records, vocab, tokens, table, node, child, ids, RULE
-        )
+    for first in range(0, vocab, lanes.shape[0]):
+        ids = first + lanes
+        p, q = _residual(p_rows, p_stride, p_records, q_rows, q_stride, q_records, vocab, table, node, child, ids, RULE)
         drawn_from = _drawn_from(q, q_records, node, remainder, ids, token)
         mass += tl.sum(tl.maximum(weight * p - drawn_from, 0.0), 0)
         left += tl.sum(tl.where(ids == token, 0.0, q), 0)
     table = _set(table, REJECTED_MASS, child, mass)
     table = _set(table, REJECTED_WEIGHT, child, weight)
     table = _set(table, REJECTED_REMAINDER, child, remainder)
-    return _set(table, REMAINDER, node, tl.where(chunks > 0, left, remainder)), mass
+    return _set(table, REMAINDER, node, left), mass
 
 
 @triton.jit
 def _draw(
-    p_rows,
-    p_stride,
-    p_records,
-    q_rows,
-    q_stride,
-    q_records,
-    vocab,
-    tokens,
-    table,
-    node,
-    upto,
-    goal,
-    chunks,
-    RULE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    LOG_BLOCK: tl.constexpr,
+    p_rows, p_stride, p_records, q_rows, q_stride, q_records, vocab, table, node, upto, goal, lanes, RULE: tl.constexpr
 ):
     """The first id whose cumulative mass exceeds `goal`; the last id with mass where rounding runs past the end."""
+    goal = tl.maximum(goal, 0.0)  # below it an id without mass would do
     reached = 0.0
     drawn = -1
     last = 0
-    chunk = 0
-    while (chunk < chunks) & (drawn < 0):
-        ids = chunk * BLOCK + tl.arange(0, BLOCK)
-        p, _q = _residual(
-            p_rows, p_stride, p_records, q_rows, q_stride, q_records, vocab, tokens, table, node, upto, ids, RULE
-        )
+    first = 0
+    while (first < vocab) & (drawn < 0):
+        ids = first + lanes
+        p, _q = _residual(p_rows, p_stride, p_records, q_rows, q_stride, q_records, vocab, table, node, upto, ids, RULE)
         mass = tl.sum(p, 0)
         if reached + mass > goal:
-            drawn = find_in_block(p, ids, reached, goal, LOG_BLOCK, BLOCK)
+            drawn = first + find_in_block(p, lanes, reached, goal)
         last = tl.maximum(last, tl.max(tl.where(p > 0, ids, 0), 0))
         reached += mass
-        chunk += 1
+        first += lanes.shape[0]
     return tl.where(drawn < 0, last, drawn)
 
 
 @triton.jit
+def _is_greedy(p_records):
+    return load_field(p_records, 0, ONE_HOT) == GREEDY
+
+
+@triton.jit
 def _walk_down(
-    p_rows,
-    p_stride,
-    p_records,
-    q_rows,
-    q_stride,
-    q_records,
-    vocab,
-    tokens,
-    table,
-    uniforms,
-    n,
-    greedy,
-    chunks,
-    RULE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    LOG_BLOCK: tl.constexpr,
+    p_rows, p_stride, p_records, q_rows, q_stride, q_records, vocab, table, uniforms, n, lanes, RULE: tl.constexpr
 ):
     """From the root to the first accepted child, again and again. Children come after their parents, so that one pass
     over the nodes does it. Returns the table, the node reached, and the token that `strict` drew instead (or -1)."""
@@ -261,47 +225,41 @@ def _walk_down(
                     q_stride,
                     q_records,
                     vocab,
-                    tokens,
                     table,
                     at,
                     at + 1,
                     uniform,
-                    chunks,
+                    lanes,
                     RULE,
-                    BLOCK,
-                    LOG_BLOCK,
                 )
-                accept = y == tl.load(tokens + child).to(tl.int32)
+                accept = y == _token(table, child)
                 instead = tl.where(accept, -1, y)
             else:
-                p, q = _point(
-                    p_rows, p_stride, p_records, q_rows, q_stride, q_records, vocab, tokens, table, at, child, RULE
-                )
+                p, q = _point(p_rows, p_stride, p_records, q_rows, q_stride, q_records, vocab, table, at, child, RULE)
                 if RULE == TARGET_ONLY:
                     level_uniform = tl.where(first > 0, uniform, level_uniform)
                     cumulative += p
                     accept = level_uniform < cumulative
                 else:
                     accept = uniform * q < p
+                greedy = _is_greedy(p_records)
                 accept = tl.where(greedy, p > 0, accept)
                 if RULE == RECURSIVE:
-                    streamed = tl.where(accept | greedy, 0, chunks)
-                    table, _mass = _reject(
-                        p_rows,
-                        p_stride,
-                        p_records,
-                        q_rows,
-                        q_stride,
-                        q_records,
-                        vocab,
-                        tokens,
-                        table,
-                        at,
-                        child,
-                        streamed,
-                        RULE,
-                        BLOCK,
-                    )
+                    if (accept | greedy) == 0:
+                        table, _mass = _reject(
+                            p_rows,
+                            p_stride,
+                            p_records,
+                            q_rows,
+                            q_stride,
+                            q_records,
+                            vocab,
+                            table,
+                            at,
+                            child,
+                            lanes,
+                            RULE,
+                        )
             at = tl.where(accept, child, at)
             first = tl.where(accept, 1, 0)
             cumulative = tl.where(accept, 0.0, cumulative)
@@ -309,7 +267,7 @@ def _walk_down(
 
 
 @triton.jit
-def _deepest_typical(p_rows, p_stride, p_records, vocab, tokens, table, n, posterior_threshold, posterior_alpha):
+def _deepest_typical(p_rows, p_stride, p_records, vocab, table, n, posterior_threshold, posterior_alpha):
     """The deepest node that likely enough tokens lead to, the first of several; and the status bits of rows used."""
     at = 0
     deepest = 0.0
@@ -320,9 +278,8 @@ def _deepest_typical(p_rows, p_stride, p_records, vocab, tokens, table, n, poste
         if (parent >= 0) & (depth > 0):
             status = row_status(p_records, parent)
             flags |= status
-            token = tl.load(tokens + child).to(tl.int32)
             lane = tl.arange(0, POINT)
-            p = probabilities(p_rows, p_stride, p_records, parent, vocab, token + lane)
+            p = probabilities(p_rows, p_stride, p_records, parent, vocab, _token(table, child) + lane)
             total = tl.zeros_like(p) + load_field(p_records, parent, TOTAL)
             entropy = tl.log(total) - load_field(p_records, parent, ENTROPY) / total
             entropy = tl.where(load_field(p_records, parent, ONE_HOT) > 0, 0.0, entropy)
@@ -342,30 +299,15 @@ def _draft_status(q_records, node):
 
 @triton.jit
 def _traverse(
-    p_rows,
-    p_stride,
-    p_records,
-    q_rows,
-    q_stride,
-    q_records,
-    vocab,
-    tokens,
-    table,
-    uniforms,
-    n,
-    greedy,
-    chunks,
-    RULE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    IS_CHAIN: tl.constexpr,
+    p_rows, p_stride, p_records, q_rows, q_stride, q_records, vocab, table, uniforms, n, lanes, IS_CHAIN: tl.constexpr
 ):
     """Leaves first. Returns the table, the accepted node and the status bits of the rows used."""
     NODES: tl.constexpr = table.shape[0] // TABLE
-    lanes = tl.arange(0, table.shape[0])
+    entries = tl.arange(0, table.shape[0])
     at = 0
     after = 0  # the child of `at` that was rejected last
     flags = 0
-    done = tl.where(greedy, 1, 0)
+    done = tl.where(_is_greedy(p_records), 1, 0)
     # Every node is entered once and left once at most. (With `while` the Ascend compiler crashes.)
     for _step in range(0, 2 * n):
         if done == 0:
@@ -373,8 +315,8 @@ def _traverse(
             # A chain is not looked at below a node that cannot be accepted.
             looked_at = (_get(table, WEIGHT, at) > 0) | (IS_CHAIN == 0)
             flags |= tl.where(looked_at, status, 0)
-            later = (lanes < n) & (lanes > after) & (table == tl.cast(at, tl.float32))
-            child = tl.min(tl.where(later, lanes, NODES), 0)
+            later = (entries < n) & (entries > after) & (table == tl.cast(at, tl.float32))
+            child = tl.min(tl.where(later, entries, NODES), 0)
             descend = (child < NODES) & (status == 0) & looked_at
             if q_records is not None:
                 flags |= tl.where(descend | (IS_CHAIN == 0), _draft_status(q_records, at), 0)
@@ -382,7 +324,7 @@ def _traverse(
             done = tl.where(accept, 1, 0)
             if descend:
                 p, q = _point(
-                    p_rows, p_stride, p_records, q_rows, q_stride, q_records, vocab, tokens, table, at, child, RULE
+                    p_rows, p_stride, p_records, q_rows, q_stride, q_records, vocab, table, at, child, TRAVERSAL
                 )
                 ratio = tl.where(q > 0, p / tl.where(q > 0, q, 1.0), 1e30)
                 below = tl.where(p > 0, tl.minimum(_get(table, WEIGHT, at) * ratio, 1.0), 0.0)
@@ -401,13 +343,11 @@ def _traverse(
                         q_stride,
                         q_records,
                         vocab,
-                        tokens,
                         table,
                         parent,
                         at,
-                        chunks,
-                        RULE,
-                        BLOCK,
+                        lanes,
+                        TRAVERSAL,
                     )
                     fallen = tl.where(mass > 0, mass / tl.where(mass > 0, mass + 1 - weight, 1.0), 0.0)
                     table = _set(table, WEIGHT, parent, fallen)
@@ -431,8 +371,6 @@ def verify_kernel(
     num_rows,
     max_nodes,
     uniforms,
-    temperature,
-    draft_temperature,
     posterior_threshold,
     posterior_alpha,
     out_tokens,
@@ -441,11 +379,9 @@ def verify_kernel(
     logprobs,
     status,
     batch,
-    chunks,
     RULE: tl.constexpr,
     NODES: tl.constexpr,
     BLOCK: tl.constexpr,
-    LOG_BLOCK: tl.constexpr,
 ):
     for b in range(tl.program_id(0), batch, tl.num_programs(0)):
         begin, n, valid = nodes_of(cu_nodes, b, num_rows, max_nodes)
@@ -454,36 +390,29 @@ def verify_kernel(
             root = tl.cast(b, tl.int64) * max_nodes
             p_rows = target + tl.cast(begin, tl.int64) * p_stride
             p_records = target_records + root * FIELDS
-            if draft is None:
-                q_rows = None
-                q_records = None
-            else:
+            q_rows = None
+            q_records = None
+            if draft is not None:
                 q_rows = draft + tl.cast(begin, tl.int64) * q_stride
                 q_records = draft_records + root * FIELDS
-            request_tokens = tokens + begin
-            request_uniforms = uniforms + root
-            if parents is None:
-                request_parents = None
-            else:
+            request_parents = None
+            if parents is not None:
                 request_parents = parents + begin
-            _scale, greedy = inverse_temperature(temperature, b)
+            request_uniforms = uniforms + root
+            greedy = _is_greedy(p_records)
+            lanes = tl.arange(0, BLOCK)
 
-            table, flags = _live_table(request_tokens, request_parents, n, vocab, NODES)
+            table, flags = _live_table(tokens + begin, request_parents, n, vocab, NODES)
             at = 0
-            instead = -1
+            walks = n
+            if RULE == TYPICAL or RULE == TRAVERSAL:
+                walks = tl.where(greedy, n, 1)  # greedy requests walk down whatever the rule
             if RULE == TYPICAL:
+                n_typical = tl.where(greedy, 1, n)
                 at, used = _deepest_typical(
-                    p_rows,
-                    p_stride,
-                    p_records,
-                    vocab,
-                    request_tokens,
-                    table,
-                    tl.where(greedy, 1, n),
-                    posterior_threshold,
-                    posterior_alpha,
+                    p_rows, p_stride, p_records, vocab, table, n_typical, posterior_threshold, posterior_alpha
                 )
-                flags |= tl.where(greedy, 0, used)
+                flags |= used
             if RULE == TRAVERSAL:
                 table, at, used = _traverse(
                     p_rows,
@@ -493,21 +422,13 @@ def verify_kernel(
                     q_stride,
                     q_records,
                     vocab,
-                    request_tokens,
                     table,
                     request_uniforms,
                     n,
-                    greedy,
-                    chunks,
-                    RULE,
-                    BLOCK,
+                    lanes,
                     parents is None,
                 )
-                flags |= tl.where(greedy, 0, used)
-            # Greedy requests walk down whatever the rule.
-            walks = n
-            if RULE == TYPICAL or RULE == TRAVERSAL:
-                walks = tl.where(greedy, n, 1)
+                flags |= used
             table, reached, instead = _walk_down(
                 p_rows,
                 p_stride,
@@ -516,15 +437,11 @@ def verify_kernel(
                 q_stride,
                 q_records,
                 vocab,
-                request_tokens,
                 table,
                 request_uniforms,
                 walks,
-                greedy,
-                chunks,
+                lanes,
                 RULE,
-                BLOCK,
-                LOG_BLOCK,
             )
             at = tl.maximum(at, reached)
 
@@ -536,46 +453,18 @@ def verify_kernel(
             goal = tl.load(request_uniforms)
             if RULE == TARGET_ONLY:
                 mass = 0.0
-                for chunk in range(0, chunks):
-                    ids = chunk * BLOCK + tl.arange(0, BLOCK)
+                for first in range(0, vocab, BLOCK):
                     p, _q = _residual(
-                        p_rows,
-                        p_stride,
-                        p_records,
-                        q_rows,
-                        q_stride,
-                        q_records,
-                        vocab,
-                        request_tokens,
-                        table,
-                        at,
-                        upto,
-                        ids,
-                        RULE,
+                        p_rows, p_stride, p_records, None, 0, None, vocab, table, at, upto, first + lanes, RULE
                     )
                     mass += tl.sum(p, 0)
                 upto = tl.where(mass > 0, upto, at + 1)
                 goal = goal * tl.where(mass > 0, mass, 1.0)
-            streamed = tl.where(instead < 0, chunks, 0)
-            token = _draw(
-                p_rows,
-                p_stride,
-                p_records,
-                q_rows,
-                q_stride,
-                q_records,
-                vocab,
-                request_tokens,
-                table,
-                at,
-                upto,
-                goal,
-                streamed,
-                RULE,
-                BLOCK,
-                LOG_BLOCK,
-            )
-            token = tl.where(instead < 0, token, instead)
+            token = instead
+            if instead < 0:
+                token = _draw(
+                    p_rows, p_stride, p_records, q_rows, q_stride, q_records, vocab, table, at, upto, goal, lanes, RULE
+                )
 
             depth = 0
             node = at
@@ -589,23 +478,16 @@ def verify_kernel(
                 tl.store(path + out, node)
                 tl.store(out_tokens + out, token.to(tl.int64))
                 tl.store(logprobs + out, logprob_of(p_rows, p_stride, p_records, node, token))
-                if RULE != TYPICAL and RULE != TRAVERSAL:
-                    flags |= row_status(p_records, node)
-                    if q_records is not None:
-                        # `rejection` asks for q only where there is a draft, `recursive` at every node it reaches.
-                        asked = (i > 0) | ((node + 1 < n) & (_parent(table, node + 1) == node))
-                        if parents is not None:
-                            asked = asked | True
-                        else:
-                            asked = asked & (row_status(p_records, node) == 0)
-                        flags |= tl.where(asked & (greedy == 0), _draft_status(q_records, node), 0)
-                token = tl.load(request_tokens + node).to(tl.int32)
+                status_here = row_status(p_records, node)
+                flags |= status_here
+                if RULE == RECURSIVE and draft is not None:
+                    asked = greedy == 0
+                    if parents is None:  # `rejection` asks for q only where there is a draft to test
+                        has_child = (node + 1 < n) & (_parent(table, node + 1) == node)
+                        asked = asked & ((i > 0) | has_child) & (status_here == 0)
+                    flags |= tl.where(asked, _draft_status(q_records, node), 0)
+                token = _token(table, node)
                 node = _parent(table, node)
-            if RULE == TYPICAL or RULE == TRAVERSAL:
-                node = at
-                for _i in range(0, tl.where(greedy, depth + 1, 0)):
-                    flags |= row_status(p_records, node)
-                    node = _parent(table, node)
         tl.store(status + b, flags)
 
 
@@ -650,8 +532,6 @@ def _verify(
         rows,
         max_nodes,
         uniforms,
-        filters[0],
-        draft_temperature,
         posterior_threshold,
         posterior_alpha,
         out_tokens,
@@ -660,11 +540,9 @@ def _verify(
         logprobs,
         status,
         batch,
-        triton.cdiv(vocab, block),
         RULE=rule.value,
         NODES=triton.next_power_of_2(max(max_nodes, 8)),
         BLOCK=block,
-        LOG_BLOCK=block.bit_length() - 1,
     )
     return out_tokens, num_accepted, path, logprobs, status
 

@@ -106,6 +106,7 @@ def test_append_latent_cache(backend):
     assert torch.equal(cache[2, :, 0], k[3:, 0])
 
 
+@pytest.mark.large("thousands of rows, to occupy threads")
 def test_append_of_long_prompts(backend):
     """Enough bytes for several threads."""
     torch.manual_seed(0)

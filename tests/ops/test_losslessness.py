@@ -19,6 +19,7 @@ from torch import Tensor
 from specdec_ops.reference.distribution import processed
 from specdec_ops.reference.verify import CHAIN_RULES, TREE_RULES, Request
 
+pytestmark = pytest.mark.large("200k trials a test; equal results for equal uniforms stand for them")
 CHAIN_LOSSLESS = ["rejection", "block", "strict"]
 TREE_LOSSLESS = ["target_only", "recursive", "traversal"]
 CHAIN = [-1, 0, 1, 2]

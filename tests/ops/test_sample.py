@@ -33,8 +33,13 @@ def sample(
     return tuple(x.cpu() for x in out)
 
 
-def frequencies(backend: Any, row: torch.Tensor, draws: int = 200, **options: float) -> torch.Tensor:
+def draws_of(backend: Any) -> int:
+    return backend.scale(200, 20)
+
+
+def frequencies(backend: Any, row: torch.Tensor, **options: float) -> torch.Tensor:
     """The share of each id among draws with evenly spread uniforms: the distribution, to within 1 / draws."""
+    draws = draws_of(backend)
     uniforms = (torch.arange(draws) + 0.5) / draws
     dtypes = {name: torch.int32 if name == "top_k" else torch.float32 for name in options}
     tensors = {name: torch.full((draws,), value, dtype=dtypes[name]) for name, value in options.items()}
@@ -69,11 +74,16 @@ def random_options(rows: int, vocab: int, seed: int = 0) -> dict[str, torch.Tens
 
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
-VOCABS = [1, 2, 17, 64, 1000, 4096, 9001]
+VOCABS = [1, 2, 17, 64, 300, 1000, 4096, 9001]
 
 
-SETTINGS = [(vocab, dtype, None) for vocab in VOCABS for dtype in DTYPES] + [
-    (vocab, torch.float32, names)
+def vocab_and(vocab: int, *others: Any) -> Any:
+    marks = pytest.mark.large(f"{vocab} logits a row; 300 are more than a block") if vocab > 300 else ()
+    return pytest.param(vocab, *others, marks=marks)
+
+
+SETTINGS = [vocab_and(vocab, dtype, None) for vocab in VOCABS for dtype in DTYPES] + [
+    vocab_and(vocab, torch.float32, names)
     for vocab in (17, 9001)
     for names in ([], ["temperature"], ["top_k"], ["top_p"], ["min_p"])
 ]
@@ -81,7 +91,7 @@ SETTINGS = [(vocab, dtype, None) for vocab in VOCABS for dtype in DTYPES] + [
 
 @pytest.mark.parametrize(("vocab", "dtype", "names"), SETTINGS, ids=str)
 def test_agrees_with_the_reference(backend, vocab, dtype, names):
-    rows = rows_of_all_kinds(vocab, dtype).repeat(3, 1)
+    rows = rows_of_all_kinds(vocab, dtype).repeat(backend.scale(3, 1), 1)
     options = random_options(len(rows), vocab)
     options = {name: options[name] for name in names} if names is not None else options
     uniforms = torch.rand(len(rows), generator=torch.Generator().manual_seed(1))
@@ -101,7 +111,7 @@ def test_a_known_distribution(backend):
     row = floats(0.1, 0.0, 0.2, 0.3, 0.4).log()
     assert frequencies(backend, row).tolist() == pytest.approx([0.1, 0, 0.2, 0.3, 0.4])
     half = frequencies(backend, row, temperature=0.5)  # probabilities squared, over 0.3
-    assert half.tolist() == pytest.approx([1 / 30, 0, 4 / 30, 9 / 30, 16 / 30], abs=1 / 200)
+    assert half.tolist() == pytest.approx([1 / 30, 0, 4 / 30, 9 / 30, 16 / 30], abs=1 / draws_of(backend))
 
 
 def test_filters_and_their_order(backend):
@@ -143,7 +153,8 @@ def test_ties_at_a_threshold_are_kept(backend):
 @pytest.mark.parametrize("top_k", [1, 2, 33, 1000, 4095, 20_000, 49_999])
 def test_top_k_keeps_exactly_k(backend, top_k):
     """Any two logits differ, some by one unit in the last place; every kept id has the probability 1 / k."""
-    vocab = 50_000
+    vocab = backend.scale(50_000, 600)
+    top_k = min(top_k, vocab - 1)
     steps = torch.randperm(vocab, generator=torch.Generator().manual_seed(top_k))
     row = (torch.tensor(1.0).view(torch.int32) + steps.int()).view(torch.float32)[None]
     row[row < 1.001] *= -1
@@ -205,7 +216,7 @@ def test_bad_rows(backend, vocab, temperature):
 
 
 def test_an_id_without_mass_is_never_drawn(backend):
-    for vocab in (5, 9001, 40_000):
+    for vocab in backend.scale((5, 9001, 40_000), (5, 300)):
         row = torch.full((vocab,), -INF)
         row[vocab // 3 : vocab // 2 + 1] = 0.0
         uniforms = floats(0.0, LAST_UNIFORM, 1.0, 2.0, -1.0, NAN, INF, 2**-149)
@@ -233,10 +244,10 @@ def test_bad_parameters(backend):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("vocab", [3, 61, 9001])
+@pytest.mark.parametrize("vocab", [3, 61, vocab_and(300), vocab_and(9001)])
 def test_the_k_best(backend, vocab, dtype):
     rows = rows_of_all_kinds(vocab, dtype)[[0, 1, 2, 3, 5, 6]].to(backend.device)  # float64 can hold these
-    for k in (1, 3, min(vocab, 40), vocab if vocab < 100 else 999):
+    for k in backend.scale((1, 3, min(vocab, 40), vocab if vocab < 100 else min(vocab, 999)), (1, 3, min(vocab, 9))):
         tokens, logprobs = backend.sample_topk(rows, None, k)
         order = rows.double().sort(dim=1, descending=True, stable=True)
         found = order.values[:, :k].isfinite()
@@ -265,7 +276,7 @@ def test_fewer_than_k(backend, uniform):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_distinct_draws_agree_with_the_reference(backend, dtype):
-    vocab, k, copies = 500, 4, 12
+    vocab, k, copies = backend.scale((500, 4, 12), (300, 3, 3))
     rows = rows_of_all_kinds(vocab, dtype)[[0, 1, 3, 5]].repeat(copies, 1)
     uniforms = torch.rand(len(rows), k, generator=torch.Generator().manual_seed(2))
     options = random_options(len(rows), vocab)
@@ -287,7 +298,7 @@ def test_distinct_draws_agree_with_the_reference(backend, dtype):
 
 def test_distinct_draws_are_without_replacement(backend):
     """Over a grid of both uniforms, the pair (x, y) has the share p(x) p(y) / (1 - p(x))."""
-    p, steps = floats(0.15, 0.5, 0.0, 0.35), 60
+    p, steps = floats(0.15, 0.5, 0.0, 0.35), backend.scale(60, 10)
     grid = (torch.arange(steps) + 0.5) / steps
     uniforms = torch.cartesian_prod(grid, grid).to(backend.device)
     tokens, _ = backend.sample_topk(p.log().expand(len(uniforms), -1).to(backend.device), uniforms, 2)
@@ -298,7 +309,7 @@ def test_distinct_draws_are_without_replacement(backend):
 
 
 def test_what_is_left_may_be_any_number_of_magnitudes_smaller(backend):
-    for vocab in (6, 20_000):
+    for vocab in backend.scale((6, 20_000), (6, 300)):
         row = torch.full((1, vocab), -INF)
         row[0, [vocab - 1, 1, 3, 2]] = floats(0, -100, -300, -300)
         uniforms = floats(0.5, 0.5, 0.7, 0.5)[None]
@@ -310,13 +321,13 @@ def test_what_is_left_may_be_any_number_of_magnitudes_smaller(backend):
 @without_reference
 @pytest.mark.parametrize("names", [[], None], ids=str)
 def test_a_row_does_not_depend_on_the_batch(backend, names):
-    vocab, threads = 70_001, torch.get_num_threads()
+    vocab, threads = backend.scale(70_001, 301), torch.get_num_threads()
     rows = rows_of_all_kinds(vocab, torch.float32)[:4].to(backend.device)
     options = on(backend, random_options(4, vocab) if names is None else {})
     uniforms = torch.rand(4, 3, generator=torch.Generator().manual_seed(0)).to(backend.device)
     found: dict[tuple[int, str], torch.Tensor] = {}
     try:
-        for count in (1, 2, 3):
+        for count in backend.scale((1, 2, 3), (1,)):
             torch.set_num_threads(count)
             for batch in ([0], [1], [2], [3], [0, 1, 2, 3], [3, 3, 2, 1, 0, 2, 1]):
                 mine = {name: x[batch] for name, x in options.items()}

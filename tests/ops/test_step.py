@@ -141,6 +141,7 @@ def test_draft_length_is_the_best_of_its_range(backend, data):
         assert speed(a, got, cost) >= (1 - 1e-5) * max(speed(a, k, cost) for k in range(low, high + 1))
 
 
+@pytest.mark.large("thousands of steps, for a mean")
 def test_rate_converges_to_the_acceptance_probability(backend):
     torch.manual_seed(0)
     a, drafts, steps = 0.7, 4, 3000

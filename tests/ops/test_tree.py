@@ -118,7 +118,7 @@ def test_select_equals_the_reference(backend, data):
 def test_select_of_cumulative_scores_is_the_plain_top_k(backend):
     """As EAGLE-2 states it: scores fall along a path, so that the best nodes are a tree already."""
     torch.manual_seed(0)
-    batch, size, num_nodes = 30, 300, 60
+    batch, size, num_nodes = backend.scale((30, 300, 60), (9, 40, 12))
     tokens = torch.randint(0, 1000, (batch, size))
     parents = torch.stack([torch.tensor([-1] + [int(torch.randint(0, i, ())) for i in range(1, size)])] * batch)
     step, scores = -torch.rand(batch, size), torch.zeros(batch, size)

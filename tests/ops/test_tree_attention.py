@@ -122,13 +122,18 @@ def test_groups(backend, dtype, heads, kv_heads):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("block_size", [1, 8, 16, 128, 1024])
 def test_block_sizes_and_page_boundaries(backend, dtype, block_size):
-    contexts = [0, 1, 15, 16, 17, 95, 96, 97, 127, 128, 300, 700]
-    args, kwargs = make_case(contexts, [1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 33], block_size=block_size, dtype=dtype)
+    contexts, nodes = backend.scale(
+        ([0, 1, 15, 16, 17, 95, 96, 97, 127, 128, 300, 700], [1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 33]),
+        ([0, 15, 17, 40], [1, 2, 17, 6]),
+    )
+    args, kwargs = make_case(contexts, nodes, block_size=block_size, dtype=dtype)
     check(backend, args, kwargs)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("nodes", [63, 64, 65, 512])
+@pytest.mark.parametrize(
+    "nodes", [63, 64, 65, pytest.param(512, marks=pytest.mark.large("512 nodes; 65 are two words"))]
+)
 def test_large_trees(backend, dtype, nodes):
     check(backend, *make_case([70], [nodes], heads=4, kv_heads=2, dtype=dtype))
 
@@ -253,7 +258,7 @@ def test_chain_is_no_mask(dtype, nodes):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_long_chain(backend, dtype):
-    check(backend, *make_case([40], [1500], heads=2, kv_heads=1, dtype=dtype, tree=False))
+    check(backend, *make_case([40], [backend.scale(1500, 150)], heads=2, kv_heads=1, dtype=dtype, tree=False))
 
 
 def test_peaked_scores(backend):
@@ -384,7 +389,7 @@ def test_batch_invariance(dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("nodes", [1, 40])
 def test_long_context_is_split_and_merged(backend, dtype, nodes):
-    args, kwargs = make_case([5000], [nodes], heads=4, kv_heads=1, dtype=dtype)
+    args, kwargs = make_case([backend.scale(5000, 300)], [nodes], heads=4, kv_heads=1, dtype=dtype)
     kwargs["sinks"] = torch.tensor([0.0, 1.0, 3.0, 9.0])
     check(backend, args, kwargs)
 

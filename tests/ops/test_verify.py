@@ -12,7 +12,10 @@ from verification import OPERATORS, OUTPUTS, assert_agrees, random_case
 import specdec_ops
 
 each_rule = pytest.mark.parametrize(("operator", "rule"), OPERATORS)
-RAGGED = [5, 1, 0, 9, 2, 0, 7, 12, 1, 3, 6, 4]
+
+
+def ragged(backend):
+    return backend.scale([5, 1, 0, 9, 2, 0, 7, 12, 1, 3, 6, 4], [2, 5, 0, 3, 4, 1])
 
 
 @each_rule
@@ -20,25 +23,25 @@ RAGGED = [5, 1, 0, 9, 2, 0, 7, 12, 1, 3, 6, 4]
 @pytest.mark.parametrize("random_drafts", [True, False])
 def test_agrees_with_the_reference(backend, operator, rule, dtype, random_drafts):
     accepted = 0
-    for seed, vocab in enumerate([7, 67, 1003]):
+    for seed, vocab in enumerate(backend.scale([7, 67, 1003], [131])):
         case = random_case(
-            operator, rule, sizes=RAGGED, vocab=vocab, dtype=dtype, random_drafts=random_drafts, seed=seed
+            operator, rule, sizes=ragged(backend), vocab=vocab, dtype=dtype, random_drafts=random_drafts, seed=seed
         )
         accepted += int(assert_agrees(case, backend, backend.device)["num_accepted"].sum())
-    assert accepted > 8  # the cases do exercise acceptance
+    assert accepted > backend.scale(8, 0)  # the cases do exercise acceptance
 
 
 @each_rule
 def test_without_filters(backend, operator, rule):
-    case = random_case(operator, rule, sizes=RAGGED, vocab=131, filters=False)
+    case = random_case(operator, rule, sizes=ragged(backend), vocab=131, filters=False)
     assert_agrees(case, backend, backend.device)
     assert_agrees(replace(case, options={}), backend, backend.device)  # all optional arguments absent
 
 
 @each_rule
 def test_draft_temperature_zero_means_drafts_that_are_not_random(backend, operator, rule):
-    case = random_case(operator, rule, sizes=RAGGED, vocab=67)
-    zero = replace(case, options=case.options | {"draft_temperature": torch.zeros(len(RAGGED))})
+    case = random_case(operator, rule, sizes=ragged(backend), vocab=67)
+    zero = replace(case, options=case.options | {"draft_temperature": torch.zeros(len(case.uniforms))})
     absent = replace(case, options={k: v for k, v in case.options.items() if not k.startswith("draft")})
     one, other = zero(backend, backend.device), absent(backend, backend.device)
     assert all(torch.equal(one[name], other[name]) for name in one)
@@ -55,7 +58,7 @@ def test_vocabulary_of_one(backend, operator, rule):
 
 @each_rule
 def test_drafts_that_are_no_tokens(backend, operator, rule):
-    case = random_case(operator, rule, sizes=[6] * 8, vocab=31)
+    case = random_case(operator, rule, sizes=[6] * 8, vocab=31, filters=backend.scale(True, False))
     case.tokens.view(8, 6)[:4, [2, 4]] = -1
     case.tokens.view(8, 6)[4, 3] = 31
     case.tokens.view(8, 6)[5, 1] = -7
@@ -67,7 +70,7 @@ def test_drafts_that_are_no_tokens(backend, operator, rule):
 
 @each_rule
 def test_bad_rows(backend, operator, rule):
-    case = random_case(operator, rule, sizes=[4] * 12, vocab=37)
+    case = random_case(operator, rule, sizes=[4] * 12, vocab=37, filters=backend.scale(True, False))
     rows = case.target_logits.view(12, 4, 37)
     rows[0, 0, 5] = torch.nan
     rows[1, 0] = torch.nan
@@ -94,7 +97,7 @@ def test_bad_rows(backend, operator, rule):
 @each_rule
 def test_bad_uniforms_and_parameters(backend, operator, rule):
     """Whatever they are, what comes out is in range."""
-    case = random_case(operator, rule, sizes=[5] * 10, vocab=19)
+    case = random_case(operator, rule, sizes=[5] * 10, vocab=19, filters=backend.scale(True, False))
     bad = torch.tensor([torch.nan, torch.inf, -torch.inf, 2.0, -1.0, 1.0, 1e30, -1e-30, 1e-45, 0.0])
     cases = [replace(case, uniforms=bad[:, None].expand(10, 5).contiguous())]
     for name in ("temperature", "top_p", "min_p", "draft_temperature"):
@@ -120,8 +123,8 @@ def test_a_token_without_probability_is_never_accepted_nor_drawn(backend, operat
 
 @each_rule
 def test_rows_need_not_be_dense(backend, operator, rule):
-    case = random_case(operator, rule, sizes=RAGGED, vocab=61)
-    total = sum(RAGGED)
+    case = random_case(operator, rule, sizes=ragged(backend), vocab=61)
+    total = len(case.tokens)
     spread = torch.full((2, total, 3, 70), torch.nan)
     spread[0, :, 1, 4:65], spread[1, :, 1, 4:65] = case.target_logits, case.options["draft_logits"]
     target, draft = spread.to(backend.device)[:, :, 1, 4:65]
@@ -140,7 +143,7 @@ def test_offsets_past_2_to_31(backend, operator, rule):
     one, other = case(backend, backend.device), replace(case, target_logits=far)(backend, backend.device)
     assert all(torch.equal(one[name], other[name]) for name in one)
     # As many rows as pass 2^31 elements when dense, all of them the same memory.
-    rows, vocab = 70_000, 32_000
+    rows, vocab = backend.scale((70_000, 32_000), (2_200_000, 1_000))
     row = torch.randn(1, vocab)
     huge = replace(
         case,
@@ -159,13 +162,13 @@ def test_offsets_past_2_to_31(backend, operator, rule):
 @each_rule
 def test_batch_invariance(backend, operator, rule):
     threads = torch.get_num_threads()
-    for vocab, sizes in [(999, [3, 8, 1, 6, 2, 11, 5]), (40_007, [4, 6, 2])]:
-        case = random_case(operator, rule, sizes=sizes, vocab=vocab)
+    for vocab, sizes in backend.scale([(999, [3, 8, 1, 6, 2, 11, 5]), (40_007, [4, 6, 2])], [(299, [2, 3])]):
+        case = random_case(operator, rule, sizes=sizes, vocab=vocab, filters=backend.scale(True, False))
         order = list(range(len(sizes)))
         batches = [[b] for b in order] + [order, order[::-1], [1, *order, 1], order * 5]
         alone: dict[int, dict[str, torch.Tensor]] = {}
         try:
-            for count in (1, 2):
+            for count in backend.scale((1, 2), (1,)):
                 torch.set_num_threads(count)
                 for batch in batches:
                     out = case.select(batch)(backend, backend.device)

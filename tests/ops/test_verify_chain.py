@@ -64,20 +64,22 @@ def test_published_rejection_sampling(backend, case):
 @pytest.mark.parametrize("rule", ["rejection", "block", "strict", "typical"])
 def test_a_draft_that_is_absent_ends_the_chain(backend, rule):
     """-1 gives what the shorter chain gives, bit for bit."""
-    case = random_case("verify_chain", rule, sizes=[6] * 9, vocab=23)
-    case.tokens.view(9, 6)[:, 3:] = -1
-    rows = torch.arange(54).view(9, 6)[:, :3].flatten()
+    requests = backend.scale(9, 4)
+    case = random_case("verify_chain", rule, sizes=[6] * requests, vocab=23)
+    case.tokens.view(requests, 6)[:, 3:] = -1
+    rows = torch.arange(6 * requests).view(requests, 6)[:, :3].flatten()
     shorter = replace(
         case,
         target_logits=case.target_logits[rows],
         tokens=case.tokens[rows],
-        cu_nodes=torch.arange(0, 28, 3, dtype=torch.int32),
+        cu_nodes=torch.arange(0, 3 * requests + 1, 3, dtype=torch.int32),
         options=case.options | {"draft_logits": case.options["draft_logits"][rows]},
     )
     one, other = case(backend, backend.device), shorter(backend, backend.device)
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
+@pytest.mark.large("hundreds of requests, for a mean")
 def test_block_accepts_at_least_as_many_as_rejection(backend):
     accepted = {}
     for rule in ("rejection", "block"):

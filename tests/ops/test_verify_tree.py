@@ -63,8 +63,9 @@ MALFORMED = [
 @pytest.mark.parametrize("rule", TREE_RULES)
 @pytest.mark.parametrize("filters", [True, False])
 def test_malformed_trees(backend, rule, filters):
-    case = random_case("verify_tree", rule, sizes=[5] * 2 * len(MALFORMED), vocab=17, filters=filters)
-    case.parents = torch.tensor(MALFORMED, dtype=torch.int32).repeat(2, 1).flatten()
+    copies = backend.scale(2, 1)
+    case = random_case("verify_tree", rule, sizes=[5] * copies * len(MALFORMED), vocab=17, filters=filters)
+    case.parents = torch.tensor(MALFORMED, dtype=torch.int32).repeat(copies, 1).flatten()
     out = assert_agrees(case, backend, backend.device)
     assert (out["status"] == 8).all()
 
@@ -116,7 +117,8 @@ def test_typical_by_hand(backend):
 )
 @pytest.mark.parametrize("random_drafts", [True, False])
 def test_a_chain_is_a_tree(backend, of_tree, of_chain, random_drafts):
-    case = random_case("verify_chain", of_chain, sizes=[7] * 30, vocab=29, random_drafts=random_drafts)
+    sizes = [7] * backend.scale(30, 2)
+    case = random_case("verify_chain", of_chain, sizes=sizes, vocab=29, random_drafts=random_drafts)
     chain = case(backend, backend.device)
     tree = replace(case, operator="verify_tree", rule=of_tree)(backend, backend.device)
     for name in ("tokens", "num_accepted", "status"):
@@ -127,20 +129,22 @@ def test_a_chain_is_a_tree(backend, of_tree, of_chain, random_drafts):
 @pytest.mark.parametrize("rule", TREE_RULES)
 def test_siblings_with_the_same_token(backend, rule):
     """The rules call for distinct siblings; others still give a defined result."""
-    case = random_case("verify_tree", rule, sizes=[7] * 12, vocab=11)
-    case.tokens = case.tokens.view(12, 7)[:, [0, 1, 1, 1, 2, 2, 1]].flatten()
-    case.parents = torch.tensor([-1, 0, 0, 0, 1, 1, 1], dtype=torch.int32).repeat(12)
+    requests = backend.scale(12, 4)
+    case = random_case("verify_tree", rule, sizes=[7] * requests, vocab=11)
+    case.tokens = case.tokens.view(requests, 7)[:, [0, 1, 1, 1, 2, 2, 1]].flatten()
+    case.parents = torch.tensor([-1, 0, 0, 0, 1, 1, 1], dtype=torch.int32).repeat(requests)
     assert_agrees(case, backend, backend.device)
 
 
 @pytest.mark.parametrize("rule", TREE_RULES)
 def test_large_trees(backend, rule):
-    case = random_case("verify_tree", rule, sizes=[512, 300], vocab=601, filters=False)
-    deep = torch.arange(-1, 299, dtype=torch.int32)  # the second request is one path
-    case.parents[512:] = deep
+    wide, deep = backend.scale((512, 300), (40, 20))
+    case = random_case("verify_tree", rule, sizes=[wide, deep], vocab=601, filters=False)
+    case.parents[wide:] = torch.arange(-1, deep - 1, dtype=torch.int32)  # one path
     assert_agrees(case, backend, backend.device, decided=0.5)
 
 
+@pytest.mark.large("hundreds of requests, for a mean")
 def test_traversal_accepts_at_least_as_many_as_recursive(backend):
     accepted = {}
     for rule in ("recursive", "traversal"):
@@ -152,7 +156,7 @@ def test_traversal_accepts_at_least_as_many_as_recursive(backend):
 @pytest.mark.parametrize("rule", ["recursive", "traversal"])
 def test_a_draft_that_is_almost_certain_of_one_token(backend, rule):
     """What is left of q without its favourite is small but still decides about the sibling."""
-    vocab, trials = 5, 400
+    vocab, trials = 5, backend.scale(400, 20)
     case = random_case("verify_tree", rule, sizes=[3] * trials, vocab=vocab, filters=False)
     case.parents = torch.tensor([-1, 0, 0], dtype=torch.int32).repeat(trials)
     case.target_logits = torch.tensor([-torch.inf, 2.0, 1.0, 0.0, -1.0]).repeat(3 * trials, 1)

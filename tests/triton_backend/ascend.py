@@ -5,17 +5,16 @@ kernel: the adapter (Triton IR to linalg), HFusion and HIVM compilation, plannin
 synchronisation. A stub stands for `hivmc`, keeps the final IR and lets the compiler end well.
 """
 
-import hashlib
 import os
 import re
 import subprocess
 import tempfile
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import ascendnpuir
 import triton.backends.ascend.compiler as ascend_compiler
+from launches import Specialization
 from triton._C.libtriton import ir
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
@@ -24,24 +23,6 @@ from triton.compiler.compiler import make_backend
 BIN = Path(ascendnpuir.__file__).parent / "bin"
 STUB = Path(__file__).parent / "hivmc_stub"
 TARGETS = ("Ascend910B2", "Ascend910B4", "Ascend910_9382")
-
-
-@dataclass(frozen=True)
-class Specialization:
-    """One kernel as one launch compiles it: parameter types, and the values that are constants."""
-
-    kernel: Any = field(hash=False, compare=False)
-    name: str
-    signature: tuple[tuple[str, str], ...]
-    constants: tuple[tuple[str, Any], ...]
-
-    def __str__(self) -> str:
-        types = " ".join(type.replace("*", "p") for _, type in self.signature if type.startswith("*"))
-        return f"{self.name}[{' '.join(f'{name}={value}' for name, value in self.constants)}; {types}]"
-
-    @property
-    def key(self) -> str:
-        return f"{self.name}_{hashlib.sha256(repr((self.signature, self.constants)).encode()).hexdigest()[:12]}"
 
 
 class CompileError(Exception):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import ascend
-import catalog
+import launches
 import torch
 from torch import Tensor
 from triton.runtime.jit import JITFunction
@@ -70,7 +70,7 @@ def _with_pointer_casts(linalg: str) -> str:
 
 
 @cache
-def compiled(specialization: ascend.Specialization) -> Any:
+def compiled(specialization: launches.Specialization) -> Any:
     CACHE.mkdir(parents=True, exist_ok=True)
     linalg = ascend.lower(specialization)
     linalg = re.sub(r"attributes \{", "attributes {llvm.emit_c_interface, ", linalg, count=1)
@@ -92,7 +92,8 @@ def compiled(specialization: ascend.Specialization) -> Any:
 
 
 def run(self: JITFunction, *args: Any, grid: Any, warmup: bool, **constants: Any) -> None:
-    function = compiled(catalog.specialize(self, args, constants))
+    specialization = launches.specialize(self, args, constants)
+    function = compiled(specialization)
     # Ahead of the kernel's own parameters: the lock of cross-core synchronisation, and the workspace.
     scratch = torch.zeros(1 << 20, dtype=torch.uint8)
     keep: list[Any] = [_memref(scratch), _memref(scratch)]
@@ -108,6 +109,7 @@ def run(self: JITFunction, *args: Any, grid: Any, warmup: bool, **constants: Any
     sizes = [*grid, 1, 1, 1][:3]
     for program in product(*map(range, sizes)):
         function(*call, *map(ctypes.c_int32, sizes), *map(ctypes.c_int32, program))
+    launches.shown.add((specialization, "native code"))
 
 
 def install() -> None:

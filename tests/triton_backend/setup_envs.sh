@@ -17,7 +17,7 @@ make_env() { # name, packages...
   echo "$packages" > "$("$folder/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/zz_base.pth"
 }
 
-make_env upstream "triton>=3.2" "numpy<2.4"
+make_env upstream "triton>=3.9,<3.10" "numpy<2.4" # the shim knows this interpreter
 make_env ascend triton-ascend==3.2.0 ascendnpu-ir==1.2.0 pybind11 "numpy<2.4" # the wheel does not ask for pybind11
 
 missing=

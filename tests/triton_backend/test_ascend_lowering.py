@@ -13,6 +13,7 @@ pytest.importorskip("ascendnpuir", reason="needs the environment of tests/triton
 import ascend
 import catalog
 import faulty_kernels
+import launches
 
 from specdec_ops.triton.runtime import Device
 
@@ -48,10 +49,11 @@ def final_ir(request):
 )
 def test_lowers(final_ir, key, target):
     assert ascend.scalar_loops(final_ir(key, target)) == []
+    launches.shown.add((SPECIALIZATIONS[key], target))
 
 
 def _faulty(kernel, signature, block):
-    return ascend.Specialization(kernel, kernel.__name__, tuple(signature.items()), (("BLOCK", block),))
+    return launches.Specialization(kernel, kernel.__name__, tuple(signature.items()), (("BLOCK", block),))
 
 
 def test_a_shift_by_element_is_found():
