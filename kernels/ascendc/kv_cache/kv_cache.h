@@ -318,7 +318,7 @@ class Pool {
   __aicore__ inline uint64_t PagesFor(int64_t length) const {
     return length <= 0 ? 0 : (length + tiling_.block_size - 1) / tiling_.block_size;
   }
-  __aicore__ inline void Finish() const {
+  __aicore__ inline void Finish() {
     num_free_.SetValue(0, static_cast<int32_t>(free_));
     AscendC::DataCacheCleanAndInvalid<int32_t, AscendC::CacheLine::ENTIRE_DATA_CACHE, AscendC::DcciDst::CACHELINE_OUT>(
         num_free_);
