@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/ascendc/common/copy.h"
+#include "kernels/ascendc/common/nodes.h"
 #include "kernels/ascendc/kv_cache/kv_cache_tiling.h"
 
 namespace specdec::ascendc {
@@ -52,11 +53,6 @@ class KvAppend {
   }
 
  private:
-  __aicore__ inline int64_t Bound(uint64_t b, int64_t low) const {
-    const int64_t bound = cu_nodes_.GetValue(b), high = static_cast<int64_t>(tiling_.num_nodes);
-    return bound < low ? low : (bound > high ? high : bound);
-  }
-
   __aicore__ inline void Append(uint32_t side) {
     const uint64_t core = AscendC::GetBlockIdx();
     int64_t first = 0, last = static_cast<int64_t>(tiling_.num_nodes);
@@ -64,10 +60,10 @@ class KvAppend {
       first = core * tiling_.share;
       if (first + static_cast<int64_t>(tiling_.share) < last) last = first + tiling_.share;
     }
-    int64_t end = Bound(0, 0);
+    int64_t end = NodeBound(cu_nodes_, 0, 0, tiling_.num_nodes);
     for (uint64_t b = 0; b < tiling_.table.batch && end < last; ++b) {
       const int64_t begin = end;
-      end = Bound(b + 1, begin);
+      end = NodeBound(cu_nodes_, b + 1, begin, tiling_.num_nodes);
       const int64_t from = begin < first ? first : begin, to = end < last ? end : last;
       if (from >= to || (tiling_.split == Split::kRequests && b % tiling_.cores != core)) continue;
       AppendNodes(side, b, from, to, context_lens_.GetValue(b) - begin);

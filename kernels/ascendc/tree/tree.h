@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/ascendc/common/copy.h"
+#include "kernels/ascendc/common/nodes.h"
 #include "kernels/ascendc/tree/tree_tiling.h"
 
 namespace specdec::ascendc {
@@ -25,7 +26,7 @@ class TreeMask {
     const uint64_t last = first + tiling_.share < tiling_.num_nodes ? first + tiling_.share : tiling_.num_nodes;
     uint64_t rows = kWords / tiling_.words;  // a tile; where not even one row fits, a row goes in windows of words
     rows = rows == 0 ? 1 : (rows < kRows ? rows : kRows);
-    begin_ = end_ = Bound(0, 0);
+    begin_ = end_ = NodeBound(cu_nodes_, 0, 0, tiling_.num_nodes);
     for (uint64_t row = first; row < last; row += rows) Tile(row, last - row < rows ? last - row : rows);
   }
 
@@ -55,13 +56,12 @@ class TreeMask {
   __aicore__ inline void Climb(uint64_t row, uint32_t i, uint64_t word, uint64_t words) {
     while (static_cast<int64_t>(row) >= end_ && request_ < tiling_.batch) {
       begin_ = end_;
-      end_ = Bound(++request_, begin_);
+      end_ = NodeBound(cu_nodes_, ++request_, begin_, tiling_.num_nodes);
     }
     int64_t node = static_cast<int64_t>(row) - begin_;
+    if (static_cast<int64_t>(row) >= end_ || node >= static_cast<int64_t>(tiling_.max_nodes)) node = -1;
     int32_t depth = 0;
-    const bool inside = static_cast<int64_t>(row) >= begin_ && static_cast<int64_t>(row) < end_ &&
-                        node < static_cast<int64_t>(tiling_.max_nodes);
-    while (inside) {
+    while (node >= 0) {
       const uint64_t w = static_cast<uint64_t>(node) / 64;
       if (w >= word && w - word < words) {
         const uint32_t at = static_cast<uint32_t>(i * words + w - word);
@@ -73,12 +73,6 @@ class TreeMask {
       ++depth;
     }
     depths_.SetValue(i, depth);
-  }
-
-  // Made ascending, whatever cu_nodes holds.
-  __aicore__ inline int64_t Bound(uint64_t b, int64_t low) const {
-    const int64_t bound = cu_nodes_.GetValue(b), high = static_cast<int64_t>(tiling_.num_nodes);
-    return bound < low ? low : (bound > high ? high : bound);
   }
 
   TreeMaskTiling tiling_;
