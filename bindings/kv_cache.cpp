@@ -102,4 +102,10 @@ void check_blocks_release(const at::Tensor& block_table, const at::Tensor& free_
   check_pool(block_table, free_list, num_free, context_lens, block_size);
 }
 
+int64_t row_bytes(const at::Tensor& cache) {
+  int64_t bytes = cache.element_size();
+  for (int64_t d = 2; d < cache.dim(); ++d) bytes *= cache.size(d);
+  return bytes;
+}
+
 }  // namespace specdec

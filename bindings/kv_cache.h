@@ -14,4 +14,7 @@ void check_blocks_reserve(const at::Tensor& block_table, const at::Tensor& free_
 void check_blocks_release(const at::Tensor& block_table, const at::Tensor& free_list, const at::Tensor& num_free,
                           const at::Tensor& context_lens, int64_t block_size);
 
+// Bytes of a row `cache[block, offset]`.
+int64_t row_bytes(const at::Tensor& cache);
+
 }  // namespace specdec

@@ -38,10 +38,8 @@ void kv_rollback(at::TensorList caches, const at::Tensor& block_table, const at:
   c10::SmallVector<cpu::RollbackCache, 128> layouts;
   for (const at::Tensor& cache : caches) {
     const int64_t item = cache.element_size();
-    int64_t row_bytes = item;
-    for (int64_t d = 2; d < cache.dim(); ++d) row_bytes *= cache.size(d);
     layouts.push_back(
-        {static_cast<char*>(cache.data_ptr()), cache.stride(0) * item, cache.stride(1) * item, row_bytes});
+        {static_cast<char*>(cache.data_ptr()), cache.stride(0) * item, cache.stride(1) * item, row_bytes(cache)});
   }
   const int64_t num_blocks = caches.empty() ? 0 : caches[0].size(0);
   const int64_t block_size = caches.empty() ? 1 : caches[0].size(1);

@@ -90,8 +90,9 @@ bool Core::WriteGm(const void* pointer, size_t bytes, bool atomic_write) {
     uintptr_t from = std::max(base, begin), to = std::min(base + kBlock, end);
     GmAccess& write = granule.write;
     bool same_pipe = write.core == id_.index && write.pipe == pipe_;
-    if (write.instruction != 0 && !(write.atomic && atomic_write) && !Knows(write, pipe_)) {
-      bool overlap = (granule.write_bytes & mask) != 0;
+    bool ordered = Knows(write, pipe_);
+    if (write.instruction != 0 && !(write.atomic && atomic_write) && !ordered) {
+      bool overlap = ((same_pipe ? granule.unordered_bytes : granule.write_bytes) & mask) != 0;
       if (write.core != id_.index) {
         Conflict(overlap ? Fault::kGmRace : Fault::kSharedLine, Mem::kGm, from, to,
                  overlap ? "two cores write the same bytes without synchronisation"
@@ -111,7 +112,9 @@ bool Core::WriteGm(const void* pointer, size_t bytes, bool atomic_write) {
       read.instruction = 0;  // reported once
     }
     if (device_.scalar_stores) CheckLineSharing(*range, base, pipe_);
-    granule.write_bytes = same_pipe && write.instruction != 0 ? granule.write_bytes | mask : mask;
+    bool more = same_pipe && write.instruction != 0;
+    granule.write_bytes = more ? granule.write_bytes | mask : mask;
+    granule.unordered_bytes = more && !ordered ? granule.unordered_bytes | mask : mask;
     write = {static_cast<uint16_t>(id_.index), pipe_, atomic_write, now_};
   }
   dma_first_touch_ += touched;

@@ -44,6 +44,20 @@ FAULT(gm_raw_pointer, kGmOutOfBounds, Vector(), 1) {
   Finish();
 }
 
+// Twice the halves of a block. The barrier orders the second round behind the first; the halves need no order.
+FAULT(gm_block_written_twice, kWaw, Vector(), 1) {
+  LocalTensor<float> t = Ub(0, 64);
+  Duplicate(t, 1.0f, 64);
+  Order<HardEvent::V_MTE3>();
+  const DataCopyExtParams half_block{1, 16, 0, 0, 0};
+  for (int32_t round = 0; round < 2; ++round) {
+    DataCopyPad(Output(), t, half_block);
+    DataCopyPad(Output()[4], t, half_block);
+    if (!broken) PipeBarrier<PIPE_MTE3>();
+  }
+  Finish();
+}
+
 FAULT(gm_race_of_writes, kGmRace, Mix(0, 1), 2) {
   if (Me() == 0) StoreOnes(0, 64);
   if (!broken) SyncAll();

@@ -23,6 +23,7 @@ struct GmGranule {
   static constexpr int kReaders = 4;
   GmAccess write;
   uint32_t write_bytes = 0;
+  uint32_t unordered_bytes = 0;  // of these, what the writing pipe itself may still be writing
   uint32_t next_reader = 0;
   GmAccess reads[kReaders];
   uint32_t read_bytes[kReaders] = {};
