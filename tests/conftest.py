@@ -10,12 +10,19 @@ from backends import BACKENDS, Backend
 
 def pytest_collection_modifyitems(items: list[Any]) -> None:
     """`SPECDEC_MAX_EXAMPLES` bounds the examples of a property test: for backends that interpret."""
-    # Thousands of requests a test are an hour in the interpreter. Equal results for equal uniforms stand for it there.
-    too_slow = pytest.mark.skip(reason="too many draws for Triton's interpreter; compared with the reference instead")
+    # What interpreters and the simulator would take an hour for, and what stands for it there.
+    too_slow = {
+        "triton": ({"test_losslessness.py"}, "equal results for equal uniforms stand for them"),
+        "sim": (
+            {"test_losslessness.py", "test_batch_invariance", "test_a_row_does_not_depend_on_the_batch"},
+            "smaller ones are in tests/ascendc",
+        ),
+    }
     for item in items:
         callspec = getattr(item, "callspec", None)
-        if callspec and callspec.params.get("backend") == "triton" and item.path.name == "test_losslessness.py":
-            item.add_marker(too_slow)
+        names, instead = too_slow.get(callspec.params.get("backend") if callspec else None, (set(), ""))
+        if {item.path.name, getattr(item, "originalname", item.name)} & names:
+            item.add_marker(pytest.mark.skip(reason=f"too many draws; {instead}"))
     limit = int(os.environ.get("SPECDEC_MAX_EXAMPLES", "0"))
     for item in items if limit else ():
         settings = getattr(item.obj, "_hypothesis_internal_use_settings", None)
