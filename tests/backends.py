@@ -9,8 +9,8 @@ import torch
 
 import specdec_ops.reference
 
-# Whose kernels run as Python: a block costs there what an element costs elsewhere.
-INTERPRETED = {"triton"} if importlib.util.find_spec("ascendnpuir") is None else set()
+# Whose kernels are interpreted, as Python or instruction by instruction: a block costs there what an element costs elsewhere.
+INTERPRETED = {"sim"} | ({"triton"} if importlib.util.find_spec("ascendnpuir") is None else set())
 
 
 class Backend:

@@ -1,0 +1,615 @@
+// The distribution of the token after a row of logits: temperature, top-k, top-p and min-p without a sort, the
+// probability of single ids, and draws in id order. Probabilities are never stored.
+//
+// All filters amount to one cut: an id is kept iff its logit is not below the cut. Core `i` looks after request `i` of
+// those in work; it asks for passes and combines what they leave. The rules that do so are written as if a row were
+// there at once: a step that lacks one returns false, and is done again from its start after the passes.
+#pragma once
+
+#include "kernels/ascendc/sample/passes.h"
+#include "kernels/status.h"
+
+namespace specdec::ascendc {
+
+// A row as it is once its passes are made, perhaps less some ids.
+struct Row {
+  uint32_t slot;  // of the records
+  int32_t row;
+  uint32_t of_draft;
+  float scale;  // 1 / temperature
+  float cut, max;
+  float total;     // of exp((logit - max) * scale) over what is kept; 0 where nothing is left
+  int32_t status;  // with any bit set only row and of_draft mean something
+};
+
+struct Filters {
+  float temperature;  // 0: greedy
+  int32_t top_k;      // off where 0
+  float top_p;        // off where >= 1
+  float min_p;        // off where <= 0
+};
+
+union Bits {
+  float f;
+  int32_t i;
+};
+// Finite floats in order as integers, and back.
+__aicore__ inline int64_t KeyOf(float value) {
+  Bits bits;
+  bits.f = value;
+  return bits.i >= 0 ? int64_t{bits.i} : -(int64_t{1} << 31) - bits.i;
+}
+__aicore__ inline float FloatOf(int64_t key) {
+  Bits bits;
+  bits.i = static_cast<int32_t>(key >= 0 ? key : -(int64_t{1} << 31) - key);
+  return bits.f;
+}
+
+enum RowStage : int32_t { kNew, kScanning, kSearchingTopK, kSearchingTopP, kScanningKept, kReady };
+
+// How far a row has come.
+struct RowState {
+  RowStage stage;  // the pass that is wanted
+  int32_t round;   // in which it was asked for
+  float max, total, cut;
+  int32_t status;
+  // The threshold is at or above `low` and below `high`, as keys.
+  int32_t low, high;
+  float target;                           // what the ids at or above the threshold are to weigh, or how many there be
+  float count_low, mass_low, count_high;  // of the ids not below low, or not below high
+  float pivots[kPivots];
+};
+constexpr uint32_t kStateWords = 16;
+union StateWords {
+  RowState state;
+  int32_t words[kStateWords];
+};
+static_assert(sizeof(StateWords) == kStateWords * 4);
+
+class Rows : public Passes {
+ public:
+  __aicore__ inline void Init(GM_ADDR target, GM_ADDR draft, GM_ADDR temperature, GM_ADDR top_k, GM_ADDR top_p,
+                              GM_ADDR min_p, GM_ADDR workspace, const RowsTiling& tiling) {
+    Passes::Init(target, draft, workspace, tiling);
+    temperature_.SetGlobalBuffer((__gm__ float*)temperature, t_.batch);
+    top_k_.SetGlobalBuffer((__gm__ int32_t*)top_k, t_.batch);
+    top_p_.SetGlobalBuffer((__gm__ float*)top_p, t_.batch);
+    min_p_.SetGlobalBuffer((__gm__ float*)min_p, t_.batch);
+    has_temperature_ = temperature != nullptr;
+    has_top_k_ = top_k != nullptr;
+    has_top_p_ = top_p != nullptr;
+    has_min_p_ = min_p != nullptr;
+
+    table_.SetGlobalBuffer((__gm__ int32_t*)(workspace + t_.table_at + core_ * t_.table_bytes), t_.table_bytes / 4);
+    removed_ = table_[uint64_t{t_.nodes} * kNodeWords];
+    GM_ADDR results = workspace + t_.results_at + core_ * t_.result_bytes;
+    result_.SetGlobalBuffer((__gm__ int32_t*)results, kLine / 4);
+    tokens_out_.SetGlobalBuffer((__gm__ int64_t*)(results + kLine), t_.width);
+    logprobs_out_.SetGlobalBuffer((__gm__ float*)(results + t_.logprobs_at), t_.width);
+    path_out_.SetGlobalBuffer((__gm__ int32_t*)(results + t_.path_at), t_.width);
+
+    stats_ = kFloatLanes;
+    while (stats_ < t_.chunks) stats_ *= 8;
+    maxima_ = ub_.Alloc<float>(stats_);
+    sums_ = ub_.Alloc<float>(stats_);
+    const int32_t stats = static_cast<int32_t>(stats_);
+    AscendC::Duplicate(maxima_, -kInf, stats);  // past the last chunk there is nothing
+    AscendC::Duplicate(sums_, 0.0f, stats);
+    AllocScratch();
+    masses_ = ub_.Alloc<float>(stats_);
+    exponents_ = ub_.Alloc<float>(stats_);
+    Fence();
+  }
+
+ protected:
+  __aicore__ inline Filters FiltersOf(uint32_t request) const {
+    Filters f{1.0f, 0, 1.0f, 0.0f};
+    if (has_temperature_) f.temperature = Temperature(temperature_.GetValue(request));
+    if (has_top_k_) f.top_k = top_k_.GetValue(request);
+    if (f.top_k < 0 || f.top_k >= static_cast<int32_t>(t_.vocab)) f.top_k = 0;
+    if (has_top_p_) f.top_p = top_p_.GetValue(request);
+    if (has_min_p_) f.min_p = min_p_.GetValue(request);
+    return f;
+  }
+  // A negative temperature or a NaN is greedy too.
+  __aicore__ inline float Temperature(float value) const { return value > 0.0f ? value : 0.0f; }
+
+  // --- A row of a node
+
+  __aicore__ inline uint32_t SlotOf(uint32_t node, uint32_t which) const {
+    return core_ * t_.slots + which * t_.nodes + node;
+  }
+
+  // Before the first step with a request of `nodes` nodes.
+  __aicore__ inline void ForgetRows(uint32_t nodes) {
+    for (uint32_t node = 0; node < nodes; ++node) {
+      for (uint32_t of_draft = 0; of_draft < 2; ++of_draft)
+        table_.SetValue(node * kNodeWords + of_draft * kStateWords, kNew);
+    }
+  }
+
+  // Whether all passes over the row of a node are made. Asks for the next one where they are not.
+  __aicore__ inline bool Ready(uint32_t node, uint32_t of_draft, int32_t row, const Filters& filters, Row* out) {
+    const uint64_t at = node * kNodeWords + of_draft * kStateWords;
+    StateWords w;
+    for (uint32_t i = 0; i < kStateWords; ++i) w.words[i] = table_.GetValue(at + i);
+    RowState& s = w.state;
+    const bool greedy = filters.temperature == 0.0f;
+    float scale = greedy ? 1.0f : 1.0f / filters.temperature;
+    // So that -inf times scale is -inf, and 0 times scale 0.
+    if (!(scale > kSmallest)) scale = kSmallest;
+    if (scale > -kLowest) scale = -kLowest;
+    *out = Row{SlotOf(node, of_draft), row, of_draft, scale, s.cut, s.max, s.total, s.status};
+    if (s.stage == kReady) return true;
+
+    if (s.stage == kNew) {
+      s.stage = kScanning;
+      s.round = kNotAsked;
+      s.cut = -kInf;
+      s.status = 0;
+    } else if (s.round != kNotAsked && s.round != round_) {
+      TakePass(s, *out, filters, greedy || of_draft != 0);
+    }
+    if (s.stage != kReady && s.round == kNotAsked && Ask(PassFor(s, *out))) s.round = round_;
+    for (uint32_t i = 0; i < kStateWords; ++i) table_.SetValue(at + i, w.words[i]);
+    out->cut = s.cut;
+    out->max = s.max;
+    out->total = s.total;
+    out->status = s.status;
+    return s.stage == kReady;
+  }
+
+  // --- What a ready row says
+
+  __aicore__ inline float LogitOf(const Row& r, uint64_t id) const { return Logit(r.of_draft, r.row, id); }
+
+  __aicore__ inline float Probability(const Row& r, uint64_t id) {
+    const float x = LogitOf(r, id);
+    return x >= r.cut ? Exp((x - r.max) * r.scale) / r.total : 0.0f;
+  }
+  __aicore__ inline float Logprob(const Row& r, uint64_t id) {
+    const float x = LogitOf(r, id);
+    return x >= r.cut ? (x - r.max) * r.scale - Ln(r.total) : -kInf;
+  }
+
+  // -sum p ln p
+  __aicore__ inline float Entropy(Row r) {
+    ReadRecords(r.slot);
+    Combine(&r);
+    // Of a chunk: factor * (moment + sum * exponent of its largest), with the factor that masses_ holds times sums_.
+    AscendC::Maxs(exponents_, exponents_, kNoWeight, Stats());
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::Mul(masses_, masses_, exponents_, Stats());
+    AscendC::Exp(exponents_, exponents_, Stats());
+    AscendC::PipeBarrier<PIPE_V>();
+    Reduce<Reduction::kSum>(one_, masses_, scratch_, stats_);
+    AscendC::Duplicate(masses_, 0.0f, Stats());
+    AscendC::PipeBarrier<PIPE_V>();
+    Pick(masses_, kMomentLane);
+    AscendC::Mul(masses_, masses_, exponents_, Stats());
+    AscendC::PipeBarrier<PIPE_V>();
+    Reduce<Reduction::kSum>(one_[1], masses_, scratch_, stats_);
+    const float moment = ToScalar(one_, 0) + ToScalar(one_, 1);
+    return Ln(r.total) - moment / r.total;
+  }
+
+  // --- Ids taken out of a row, for draws without replacement
+
+  __aicore__ inline void ClearRemoved() { num_removed_ = 0; }
+  __aicore__ inline void AddRemoved(uint64_t id) { removed_.SetValue(num_removed_++, static_cast<int32_t>(id)); }
+  __aicore__ inline bool IsRemoved(uint64_t id) const {
+    for (uint32_t i = 0; i < num_removed_; ++i)
+      if (removed_.GetValue(i) == static_cast<int32_t>(id)) return true;
+    return false;
+  }
+
+  // Takes out of the row, whose records are in the slot `from`, the last of the removed ids; the others are out
+  // already. The chunk is summed again: subtracting would leave rounding where nothing is left.
+  __aicore__ inline void Remove(Row* r, uint64_t id, uint32_t from) {
+    ReadRecords(from);
+    const uint32_t chunk = static_cast<uint32_t>(id / t_.chunk);
+    ReadKept(*r, chunk);
+    const AscendC::LocalTensor<float> record = records_[chunk * kRecord];
+    ScanChunk(record, r->scale);
+    Fence();
+    Store(records_gm_[uint64_t{r->slot} * t_.chunks * kRecord], records_, t_.chunks * kRecord);
+    Fence();
+    PickScans();
+    Combine(r);
+  }
+
+  // --- Draws. Removed ids are never drawn.
+
+  // The first id whose cumulative weight exceeds u * total; where rounding runs past the end the last one with any.
+  // -1 if there is none.
+  __aicore__ inline int64_t Draw(Row r, float u) {
+    ReadRecords(r.slot);
+    Combine(&r);
+    float before = 0.0f;
+    const int32_t chunk = PickChunk(u * r.total, &before);
+    if (chunk < 0) return -1;
+    ReadKept(r, static_cast<uint32_t>(chunk));
+    Weigh(x_, x_, r.max, r.scale);
+    return IdOf(chunk, PickInside(u * r.total - before));
+  }
+
+  // The lowest id among the largest logits that are left.
+  __aicore__ inline int64_t Argmax(const Row& r) {
+    ReadRecords(r.slot);
+    Fence();
+    uint32_t chunk = 0;
+    while (chunk + 1 < t_.chunks && maxima_.GetValue(chunk) != r.max) ++chunk;
+    ReadKept(r, chunk);
+    return IdOf(static_cast<int32_t>(chunk), FirstEqual(r.max));
+  }
+
+  // The lowest id among the largest finite logits, 0 if there is none: what a flagged row yields.
+  __aicore__ inline int64_t FiniteArgmax(const Row& r) {
+    int64_t best = 0;
+    float max = -kInf;
+    for (uint32_t chunk = 0; chunk < t_.chunks; ++chunk) {
+      ReadChunk(PassOver(r), chunk);
+      Choose(x_, x_, x_, -kLowest, AscendC::CMPMODE::LE, -kInf);
+      Reduce<Reduction::kMax>(one_, x_, scratch_, t_.chunk);
+      const float found = ToScalar(one_, 0);
+      if (!(found > max)) continue;
+      max = found;
+      best = IdOf(static_cast<int32_t>(chunk), FirstEqual(found));
+    }
+    return best;
+  }
+
+  // --- The excess max(a p - b q, 0) of a target's row over a draft's, by a pass that leaves it in `slot`.
+
+  __aicore__ inline Pass ExcessPass(const Row& p, const Row& q, float a, float b, uint32_t slot) const {
+    Pass pass = PassOver(p);
+    pass.kind = kExcess;
+    pass.slot = slot;
+    pass.draft_scale = q.scale;
+    pass.draft_max = q.max;
+    pass.a = a / p.total;
+    pass.b = b / q.total;
+    return pass;
+  }
+  __aicore__ inline float TotalExcess(uint32_t slot) {
+    ReadRecords(slot);
+    AscendC::Duplicate(masses_, 0.0f, Stats());
+    AscendC::PipeBarrier<PIPE_V>();
+    Pick(masses_, kSumLane);
+    Reduce<Reduction::kSum>(one_, masses_, scratch_, stats_);
+    return ToScalar(one_, 0);
+  }
+  __aicore__ inline int64_t DrawExcess(const Pass& pass, float u) {
+    const float target = u * TotalExcess(pass.slot);
+    float before = 0.0f;
+    const int32_t chunk = PickChunk(target, &before);
+    if (chunk < 0) return -1;
+    ReadExcess(pass, static_cast<uint32_t>(chunk));
+    return IdOf(chunk, PickInside(target - before));
+  }
+
+  // --- Functions that the scalar unit lacks
+
+  __aicore__ inline float Exp(float value) {
+    one_.SetValue(0, value);
+    Order<AscendC::HardEvent::S_V>();
+    AscendC::Exp(one_, one_, 1);
+    return ToScalar(one_, 0);
+  }
+  __aicore__ inline float Ln(float value) {
+    one_.SetValue(0, value);
+    Order<AscendC::HardEvent::S_V>();
+    AscendC::Ln(one_, one_, 1);
+    return ToScalar(one_, 0);
+  }
+
+  // --- What a request yields
+
+  __aicore__ inline void ClearResults(int32_t status) {
+    for (uint32_t i = 0; i < t_.width; ++i) {
+      tokens_out_.SetValue(i, int64_t{-1});
+      logprobs_out_.SetValue(i, 0.0f);
+      path_out_.SetValue(i, -1);
+    }
+    num_emitted_ = 0;
+    status_ = status;
+  }
+  __aicore__ inline void Emit(int64_t token, float logprob) {
+    tokens_out_.SetValue(num_emitted_, token);
+    logprobs_out_.SetValue(num_emitted_++, logprob);
+  }
+  __aicore__ inline void Emit(const Row& p, int64_t token) { Emit(token, Logprob(p, static_cast<uint64_t>(token))); }
+
+  // Steps `op` through all requests, one a core at a time. Op has
+  //   void Begin(uint32_t request),
+  //   bool Step(): whether it is done; if not it has asked for passes,
+  //   void Write(uint32_t first, uint32_t count): the results of these requests, by Rows::Write.
+  template <class Op>
+  __aicore__ inline void Run(Op* op) {
+    for (uint32_t first = 0; first < t_.batch; first += t_.cores) {
+      const uint32_t count = t_.batch - first < t_.cores ? t_.batch - first : t_.cores;
+      bool working = core_ < count;
+      if (working) op->Begin(first + core_);
+      do {
+        ++round_;
+        if (working && op->Step()) {
+          result_.SetValue(0, num_emitted_ > 0 ? static_cast<int32_t>(num_emitted_) - 1 : 0);
+          result_.SetValue(1, status_);
+          AscendC::DataCacheCleanAndInvalid<int32_t, AscendC::CacheLine::ENTIRE_DATA_CACHE,
+                                            AscendC::DcciDst::CACHELINE_OUT>(result_);
+          working = false;
+        }
+      } while (MakePasses());
+      op->Write(first, count);
+      AscendC::SyncAll();  // before the results are overwritten
+    }
+  }
+
+  // One column of the results to `out [batch, words]`, at byte `at` of them. Each column has one core as its writer,
+  // since two must not write one line.
+  __aicore__ inline void Write(uint32_t column, GM_ADDR out, uint64_t at, uint32_t words, uint32_t first,
+                               uint32_t count) {
+    if (out == nullptr || core_ != column % t_.cores) return;
+    const uint32_t bytes = words * 4, padded = AlignUp(bytes, kBlockBytes);
+    const uint32_t fit = kMaxWidth * 8 / padded;
+    AscendC::LocalTensor<int32_t> buffer(AscendC::TPosition::VECCALC, scratch_at_, kMaxWidth * 2);
+    for (uint32_t i = 0; i < count; i += fit) {
+      const uint32_t rows = count - i < fit ? count - i : fit;
+      AscendC::GlobalTensor<int32_t> from, to;
+      from.SetGlobalBuffer((__gm__ int32_t*)(workspace_ + t_.results_at + i * t_.result_bytes + at));
+      to.SetGlobalBuffer((__gm__ int32_t*)out + (uint64_t{first} + i) * words, uint64_t{rows} * words);
+      const uint16_t blocks = static_cast<uint16_t>(rows);
+      const AscendC::DataCopyExtParams in{blocks, bytes, static_cast<uint32_t>(t_.result_bytes) - bytes, 0, 0};
+      AscendC::DataCopyPad(buffer, from, in, AscendC::DataCopyPadExtParams<int32_t>{false, 0, 0, 0});
+      Order<AscendC::HardEvent::MTE2_MTE3>();
+      AscendC::DataCopyPad(to, buffer, AscendC::DataCopyExtParams{blocks, bytes, 0, 0, 0});
+      Order<AscendC::HardEvent::MTE3_MTE2>();
+    }
+  }
+  __aicore__ inline void WriteTokens(uint32_t column, GM_ADDR out, uint32_t first, uint32_t count) {
+    Write(column, out, kLine, 2 * t_.width, first, count);
+  }
+  __aicore__ inline void WriteLogprobs(uint32_t column, GM_ADDR out, uint32_t first, uint32_t count) {
+    Write(column, out, t_.logprobs_at, t_.width, first, count);
+  }
+  __aicore__ inline void WriteNumAccepted(uint32_t column, GM_ADDR out, uint32_t first, uint32_t count) {
+    Write(column, out, 0, 1, first, count);
+  }
+  __aicore__ inline void WriteStatus(uint32_t column, GM_ADDR out, uint32_t first, uint32_t count) {
+    Write(column, out, 4, 1, first, count);
+  }
+
+  AscendC::GlobalTensor<int32_t> table_;  // kNodeWords a node, the first 2 * kStateWords its rows; this core's alone
+  AscendC::GlobalTensor<int32_t> path_out_;
+  int32_t round_ = 0;
+  uint32_t num_emitted_ = 0;
+  int32_t status_ = 0;
+
+ private:
+  static constexpr int32_t kNotAsked = -1;
+  static constexpr float kSmallest = 1.175494351e-38f;
+
+  __aicore__ inline int32_t Stats() const { return static_cast<int32_t>(stats_); }
+  __aicore__ inline int64_t IdOf(int32_t chunk, int32_t inside) const {
+    return inside < 0 ? -1 : int64_t{chunk} * t_.chunk + inside;
+  }
+
+  __aicore__ inline Pass PassOver(const Row& r) const {
+    return Pass{kScan, r.slot, r.row, r.of_draft, r.scale, r.max, r.cut, 0.0f, 0.0f, 0.0f, 0.0f, {}, 0};
+  }
+  __aicore__ inline Pass PassFor(const RowState& s, Row r) const {
+    r.cut = s.cut;
+    r.max = s.max;
+    Pass pass = PassOver(r);
+    if (s.stage == kSearchingTopK || s.stage == kSearchingTopP) {
+      pass.kind = kMeasure;
+      for (uint32_t i = 0; i < kPivots; ++i) pass.pivots[i] = s.pivots[i];
+    }
+    return pass;
+  }
+
+  // --- What passes have left
+
+  // One lane of every record in records_.
+  __aicore__ inline void Pick(const AscendC::LocalTensor<float>& out, uint32_t lane) {
+    constexpr uint64_t kLanes = 0x0101010101010101ull;  // of eight records, those of a repeat
+    const uint32_t whole = t_.chunks / kRecord, rest = t_.chunks % kRecord;
+    uint64_t mask[2] = {kLanes << lane, 0};
+    if (whole > 0) AscendC::BlockReduceSum(out, records_, static_cast<int32_t>(whole), mask, 1, 1, 8);
+    mask[0] &= (uint64_t{1} << rest * kRecord) - 1;
+    if (rest > 0) AscendC::BlockReduceSum(out[whole * kRecord], records_[whole * kFloatLanes], 1, mask, 1, 1, 8);
+    AscendC::PipeBarrier<PIPE_V>();
+  }
+  __aicore__ inline void PickScans() {
+    Pick(maxima_, kMaxLane);
+    Pick(sums_, kSumLane);
+  }
+  __aicore__ inline void ReadRecords(uint32_t slot) {
+    Fence();
+    Load(records_, records_gm_[uint64_t{slot} * t_.chunks * kRecord], t_.chunks * kRecord);
+    Fence();
+    PickScans();
+  }
+
+  // max and total of the row; masses_ <- the weight of every chunk, exponents_ <- those of their largest logits.
+  __aicore__ inline void Combine(Row* r) {
+    Reduce<Reduction::kMax>(one_, maxima_, scratch_, stats_);
+    r->max = ToScalar(one_, 0);
+    AscendC::Adds(exponents_, maxima_, -Finite(r->max), Stats());
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::Muls(exponents_, exponents_, r->scale, Stats());
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::Exp(masses_, exponents_, Stats());
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::Mul(masses_, masses_, sums_, Stats());
+    AscendC::PipeBarrier<PIPE_V>();
+    Reduce<Reduction::kSum>(one_, masses_, scratch_, stats_);
+    r->total = ToScalar(one_, 0);
+  }
+
+  // --- The passes of a row, one after the other
+
+  __aicore__ inline void TakePass(RowState& s, Row r, const Filters& filters, bool no_filters) {
+    s.round = kNotAsked;
+    if (s.stage == kSearchingTopK || s.stage == kSearchingTopP) {
+      Narrow(s, r.slot);
+      if (!Found(s)) return Spread(s);
+    } else {
+      ReadRecords(r.slot);
+      Combine(&r);
+      s.max = r.max;
+      s.total = r.total;
+      if (!(r.total > 0.0f)) s.status = r.total == 0.0f ? kNoFiniteLogit : kNotFinite;
+      if (s.status || no_filters || s.stage == kScanningKept) {
+        s.stage = kReady;
+        return;
+      }
+      s.low = static_cast<int32_t>(KeyOf(kLowest) & -Grain());
+      s.count_low = static_cast<float>(static_cast<int32_t>(t_.vocab));
+      s.mass_low = s.total;
+    }
+    if (s.stage == kScanning && filters.top_k > 0) {
+      s.stage = kSearchingTopK;
+      return StartSearch(s, static_cast<float>(filters.top_k), filters.temperature);
+    }
+    if (s.stage < kSearchingTopP && filters.top_p < 1.0f) {
+      s.stage = kSearchingTopP;
+      return StartSearch(s, filters.top_p * s.mass_low, filters.temperature);
+    }
+    if (s.low > (KeyOf(kLowest) & -Grain())) s.cut = FloatOf(s.low);
+    if (filters.min_p > 0.0f) {
+      const float cut = s.max + Ln(filters.min_p < 1.0f ? filters.min_p : 1.0f) * filters.temperature;
+      if (cut > s.cut) s.cut = cut;
+    }
+    s.stage = s.cut > -kInf ? kScanningKept : kReady;
+  }
+
+  // Keys of logits are multiples of this.
+  __aicore__ inline int64_t Grain() const {
+    return t_.target_type == kFloat32 ? 1 : t_.target_type == kBFloat16 ? 1 << 16 : 1 << 13;
+  }
+
+  // The largest key with `target` at or above it, among those from s.low on.
+  __aicore__ inline void StartSearch(RowState& s, float target, float temperature) {
+    s.target = target;
+    s.high = static_cast<int32_t>(KeyOf(s.max) + Grain());
+    s.count_high = 0.0f;
+    constexpr float kSteps[kPivots] = {0.0f, 1.5f, 5.0f, 16.0f};
+    for (uint32_t i = 0; i < kPivots; ++i) SetPivot(s, i, KeyOf(i ? s.max - kSteps[i] * temperature : s.max));
+  }
+  __aicore__ inline void SetPivot(RowState& s, uint32_t i, int64_t key) {
+    key &= -Grain();
+    if (key < s.low + Grain()) key = s.low + Grain();
+    if (key > s.high - Grain()) key = s.high - Grain();
+    s.pivots[i] = FloatOf(key);
+  }
+  __aicore__ inline void Spread(RowState& s) {
+    const int64_t width = int64_t{s.high} - s.low;
+    for (uint32_t i = 0; i < kPivots; ++i) SetPivot(s, i, s.low + width * (i + 1) / (kPivots + 1));
+  }
+  __aicore__ inline void Narrow(RowState& s, uint32_t slot) {
+    ReadRecords(slot);
+    for (uint32_t lane = 0; lane < 2 * kPivots; ++lane) {
+      AscendC::Duplicate(masses_, 0.0f, Stats());
+      AscendC::PipeBarrier<PIPE_V>();
+      Pick(masses_, lane);
+      Reduce<Reduction::kSum>(one_[lane], masses_, scratch_, stats_);
+    }
+    Fence();
+    for (uint32_t i = 0; i < kPivots; ++i) {
+      const int32_t key = static_cast<int32_t>(KeyOf(s.pivots[i]));
+      const float count = one_.GetValue(kCountLane + i), mass = one_.GetValue(kMassLane + i);
+      if ((s.stage == kSearchingTopK ? count : mass) >= s.target) {
+        if (key <= s.low) continue;
+        s.low = key;
+        s.count_low = count;
+        s.mass_low = mass;
+      } else if (key < s.high) {
+        s.high = key;
+        s.count_high = count;
+      }
+    }
+  }
+  __aicore__ inline bool Found(const RowState& s) const {
+    return int64_t{s.high} - s.low <= Grain() || s.count_low - s.count_high <= 1.0f ||
+           (s.stage == kSearchingTopK && s.count_low == s.target);
+  }
+
+  // --- Inside a chunk
+
+  // x_ <- the logits of the chunk that are kept and not removed, the others -inf.
+  __aicore__ inline void ReadKept(const Row& r, uint32_t chunk) {
+    ReadChunk(PassOver(r), chunk);
+    Cut(r.cut);
+    Fence();
+    const uint32_t begin = chunk * t_.chunk;
+    for (uint32_t i = 0; i < num_removed_; ++i) {
+      const uint32_t id = static_cast<uint32_t>(removed_.GetValue(i));
+      if (id >= begin && id - begin < t_.chunk) x_.SetValue(id - begin, -kInf);
+    }
+    Fence();
+  }
+
+  // By masses_; `before` is what lies before the chunk. -1 if there is no mass.
+  __aicore__ inline int32_t PickChunk(float target, float* before) {
+    Fence();
+    int32_t chosen = -1;
+    float cumulative = 0.0f;
+    for (uint32_t chunk = 0; chunk < t_.chunks; ++chunk) {
+      const float mass = masses_.GetValue(chunk);
+      if (!(mass > 0.0f)) continue;
+      chosen = static_cast<int32_t>(chunk);
+      *before = cumulative;
+      cumulative += mass;
+      if (cumulative > target) break;
+    }
+    return chosen;
+  }
+
+  // By the weights in x_.
+  __aicore__ inline int32_t PickInside(float target) {
+    const uint32_t groups = t_.chunk / kFloatLanes;
+    AscendC::WholeReduceSum(scratch_, x_, static_cast<int32_t>(kFloatLanes), static_cast<int32_t>(groups), 1, 1, 8);
+    Fence();
+    float cumulative = 0.0f;
+    int32_t last = -1;
+    for (uint32_t group = 0; group < groups; ++group) {
+      const float mass = scratch_.GetValue(group);
+      if (!(mass > 0.0f)) continue;
+      last = static_cast<int32_t>(group);
+      if (!(cumulative + mass > target)) {
+        cumulative += mass;
+        continue;
+      }
+      for (uint32_t i = group * kFloatLanes; i < (group + 1) * kFloatLanes; ++i) {
+        const float weight = x_.GetValue(i);
+        cumulative += weight;
+        if (weight > 0.0f && cumulative > target) return static_cast<int32_t>(i);
+      }
+    }
+    for (int32_t i = (last + 1) * static_cast<int32_t>(kFloatLanes) - 1; i >= 0; --i)
+      if (x_.GetValue(static_cast<uint32_t>(i)) > 0.0f) return i;
+    return -1;
+  }
+
+  __aicore__ inline int32_t FirstEqual(float value) {
+    AscendC::Compares(bits_, x_, value, AscendC::CMPMODE::EQ, t_.chunk);
+    Fence();
+    const AscendC::LocalTensor<uint64_t> words = bits_.ReinterpretCast<uint64_t>();
+    for (uint32_t i = 0; i < t_.chunk / 64; ++i) {
+      const uint64_t word = words.GetValue(i);
+      if (word != 0) return static_cast<int32_t>(i * 64) + static_cast<int32_t>(AscendC::GetSFFValue<1>(word));
+    }
+    return -1;
+  }
+
+  AscendC::GlobalTensor<float> temperature_, top_p_, min_p_, logprobs_out_;
+  AscendC::GlobalTensor<int32_t> top_k_, result_, removed_;
+  AscendC::GlobalTensor<int64_t> tokens_out_;
+  AscendC::LocalTensor<float> maxima_, sums_, masses_, exponents_;  // of the chunks of one row
+  bool has_temperature_, has_top_k_, has_top_p_, has_min_p_;
+  uint32_t stats_;  // chunks, rounded up to what Reduce takes
+  uint32_t num_removed_ = 0;
+};
+
+}  // namespace specdec::ascendc

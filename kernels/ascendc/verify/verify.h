@@ -1,0 +1,503 @@
+// Verification of drafts straight from logits, of chains and trees.
+//
+// A core walks through one request. Its rows are read as they are needed, by all cores together; a chain asks for all
+// of them at once. After every round of passes the walk starts again, and what it found before is remembered by node.
+#pragma once
+
+#include "kernels/ascendc/sample/rows.h"
+#include "kernels/ascendc/verify/verify_tiling.h"
+
+namespace specdec::ascendc {
+
+class Verify : public Rows {
+ public:
+  __aicore__ inline void Init(GM_ADDR target, GM_ADDR draft, GM_ADDR tokens, GM_ADDR parents, GM_ADDR cu_nodes,
+                              GM_ADDR uniforms, GM_ADDR draft_temperature, GM_ADDR temperature, GM_ADDR top_k,
+                              GM_ADDR top_p, GM_ADDR min_p, GM_ADDR out_tokens, GM_ADDR num_accepted, GM_ADDR path,
+                              GM_ADDR logprobs, GM_ADDR status, GM_ADDR workspace, const VerifyTiling& tiling) {
+    Rows::Init(target, draft, temperature, top_k, top_p, min_p, workspace, tiling.rows);
+    v_ = tiling;
+    tokens_.SetGlobalBuffer((__gm__ int64_t*)tokens, static_cast<uint64_t>(v_.num_nodes));
+    parents_.SetGlobalBuffer((__gm__ int32_t*)parents, static_cast<uint64_t>(v_.num_nodes));
+    cu_nodes_.SetGlobalBuffer((__gm__ int32_t*)cu_nodes, t_.batch + 1);
+    uniforms_.SetGlobalBuffer((__gm__ float*)uniforms, uint64_t{t_.batch} * t_.width);
+    draft_temperature_.SetGlobalBuffer((__gm__ float*)draft_temperature, t_.batch);
+    is_chain_ = parents == nullptr;
+    has_draft_ = draft != nullptr;
+    has_draft_temperature_ = draft_temperature != nullptr;
+    out_tokens_ = out_tokens;
+    num_accepted_ = num_accepted;
+    path_ = path;
+    logprobs_ = logprobs;
+    status_out_ = status;
+  }
+
+  __aicore__ inline void Process() { Run(this); }
+
+  __aicore__ inline void Begin(uint32_t request) {
+    request_ = request;
+    filters_ = FiltersOf(request);
+    draft_filters_ = Filters{1.0f, 0, 1.0f, 0.0f};
+    if (has_draft_temperature_) draft_filters_.temperature = Temperature(draft_temperature_.GetValue(request));
+    const int64_t begin = cu_nodes_.GetValue(request), end = cu_nodes_.GetValue(request + 1);
+    const bool fits = 0 <= begin && begin <= end && end <= v_.num_nodes;
+    first_ = fits ? begin : 0;
+    const int64_t size = fits ? end - begin : 0;
+    num_nodes_ = static_cast<int32_t>(size < t_.nodes ? size : t_.nodes);
+    flags_ = fits ? 0 : kMalformedTree;
+    ForgetRows(static_cast<uint32_t>(num_nodes_));
+    Link();
+    top_ = 0;
+    entered_ = false;
+    removing_ = false;
+  }
+
+  __aicore__ inline bool Step() {
+    ClearResults(flags_);
+    ClearRemoved();
+    if (num_nodes_ == 0) return true;
+    if (is_chain_ && !RowsOfChain()) return false;
+    if (filters_.temperature == 0.0f) return Greedy();
+    switch (v_.rule) {
+      case kTargetOnly:
+        return TargetOnly();
+      case kRecursive:
+        return Recursive();
+      case kTraversal:
+        return Traversal();
+      case kTypical:
+        return Typical();
+      default:
+        return Strict();
+    }
+  }
+
+  __aicore__ inline void Write(uint32_t first, uint32_t count) {
+    WriteTokens(0, out_tokens_, first, count);
+    WriteLogprobs(1, logprobs_, first, count);
+    WriteNumAccepted(2, num_accepted_, first, count);
+    WriteStatus(3, status_out_, first, count);
+    Rows::Write(4, path_, t_.path_at, t_.width, first, count);
+  }
+
+ private:
+  // --- What is remembered of a node, in its part of the table after its rows
+
+  enum Field : uint32_t {
+    // Of a node that was rejected: the mass of the residual without it, and how the distribution it came from, less it
+    // and its elder siblings, goes on; with a draft's row, which multiples of p and q the residual is made of.
+    kRejected = 2 * kStateWords,
+    kRejectedRound,
+    kMass,
+    kRestMax,
+    kRestTotal,
+    kScaleP,
+    kScaleQ,
+    // Of the tree.
+    kFirstChild,
+    kNextSibling,
+    kAlive,
+    // Of a node on the way that a traversal is going.
+    kNextChild,
+    kWeight,
+    // Of a node that a typical path has reached.
+    kDepth,
+    kFields
+  };
+  static_assert(kFields <= kNodeWords);
+  enum RejectedStage : int32_t { kNotRejected, kRemoved, kMassAsked, kDone };
+
+  __aicore__ inline int32_t Get(int32_t node, uint32_t field) const {
+    return table_.GetValue(static_cast<uint64_t>(node) * kNodeWords + field);
+  }
+  __aicore__ inline void Set(int32_t node, uint32_t field, int32_t value) {
+    table_.SetValue(static_cast<uint64_t>(node) * kNodeWords + field, value);
+  }
+  __aicore__ inline float GetFloat(int32_t node, uint32_t field) const {
+    Bits bits;
+    bits.i = Get(node, field);
+    return bits.f;
+  }
+  __aicore__ inline void SetFloat(int32_t node, uint32_t field, float value) {
+    Bits bits;
+    bits.f = value;
+    Set(node, field, bits.i);
+  }
+
+  // --- The request
+
+  __aicore__ inline int64_t Token(int32_t node) const { return tokens_.GetValue(first_ + node); }
+  __aicore__ inline int32_t Parent(int32_t node) const {
+    return is_chain_ ? node - 1 : parents_.GetValue(first_ + node);
+  }
+  __aicore__ inline float Uniform(int32_t node) const {
+    return uniforms_.GetValue(uint64_t{request_} * t_.width + node);
+  }
+  __aicore__ inline int32_t FirstChild(int32_t node) const { return Get(node, kFirstChild); }
+  __aicore__ inline int32_t NextSibling(int32_t node) const { return Get(node, kNextSibling); }
+
+  // Children in order, dead nodes left out: those whose parent does not come before them or is dead, or whose token is
+  // no token.
+  __aicore__ inline void Link() {
+    if (num_nodes_ > 0 && Parent(0) != -1) flags_ |= kMalformedTree;
+    for (int32_t node = 0; node < num_nodes_; ++node) {
+      Set(node, kFirstChild, -1);
+      Set(node, kNextSibling, -1);
+      Set(node, kRejected, kNotRejected);
+      Set(node, kDepth, node == 0 ? 0 : -1);
+      bool alive = node == 0;
+      if (!alive) {
+        const int32_t parent = Parent(node);
+        const int64_t token = Token(node);
+        if (parent < 0 || parent >= node)
+          flags_ |= kMalformedTree;
+        else if (Get(parent, kAlive) == 0)
+          alive = false;
+        else if (0 <= token && token < t_.vocab)
+          alive = true;
+        else if (token != -1)
+          flags_ |= kTokenOutOfRange;
+      }
+      Set(node, kAlive, alive ? 1 : 0);
+    }
+    for (int32_t node = num_nodes_ - 1; node > 0; --node) {
+      if (Get(node, kAlive) == 0) continue;
+      const int32_t parent = Parent(node);
+      Set(node, kNextSibling, FirstChild(parent));
+      Set(parent, kFirstChild, node);
+    }
+  }
+
+  // --- Rows
+
+  __aicore__ inline bool Target(int32_t node, Row* p) {
+    if (!Ready(static_cast<uint32_t>(node), 0, static_cast<int32_t>(first_) + node, filters_, p)) return false;
+    status_ |= p->status;
+    return true;
+  }
+
+  // What the first child of a node was drawn from; `has_q` is false where drafts were chosen deterministically.
+  __aicore__ inline bool Draft(int32_t node, Row* q, bool* has_q) {
+    *has_q = false;
+    if (!HasDraft()) return true;
+    if (!Ready(static_cast<uint32_t>(node), 1, static_cast<int32_t>(first_) + node, draft_filters_, q)) return false;
+    status_ |= q->status;
+    *has_q = q->status == 0;
+    return true;
+  }
+  __aicore__ inline bool HasDraft() const { return has_draft_ && draft_filters_.temperature > 0.0f; }
+
+  __aicore__ inline bool RowsOfChain() {
+    const bool has_q = filters_.temperature > 0.0f && (v_.rule == kRecursive || v_.rule == kTraversal);
+    bool ready = true;
+    Row row;
+    bool unused;
+    for (int32_t node = 0; node >= 0; node = FirstChild(node)) {
+      ready = Target(node, &row) && ready;
+      if (has_q && FirstChild(node) >= 0) ready = Draft(node, &row, &unused) && ready;
+    }
+    status_ = flags_;
+    return ready;
+  }
+
+  // --- What comes out
+
+  __aicore__ inline void Visit(int32_t node) { path_out_.SetValue(num_emitted_, node); }
+  __aicore__ inline bool EmitBonus(const Row& p) {
+    if (p.status)
+      Emit(FiniteArgmax(p), 0.0f);
+    else
+      Emit(p, Draw(p, Uniform(0)));
+    return true;
+  }
+
+  // --- p of a node and the q of its children, as rejected children leave them: p <- norm(max(weight p - q, 0)), q
+  // without the child. However many children are rejected, p is max(a p0 - b q0, 0) / total for two numbers a and b: a
+  // further residual only lowers it where q is positive, and b / a only grows, so that a rejected child stays at zero.
+  // Without q it is p0 less the rejected children.
+  struct Residual {
+    Row p, q;
+    bool has_q;
+    Row rest;      // of q; of p where there is no q
+    int32_t last;  // rejected child, -1 if none
+    float a, b, total;
+    int32_t with_mass;  // the rejected child whose pass left max(a p0 - b q0, 0), -1 if none
+  };
+
+  __aicore__ inline bool Start(int32_t node, bool with_draft, Residual* r) {
+    *r = Residual{};
+    if (!Target(node, &r->p)) return false;
+    if (r->p.status == 0 && with_draft && FirstChild(node) >= 0 && !Draft(node, &r->q, &r->has_q)) return false;
+    r->rest = r->has_q ? r->q : r->p;
+    r->last = -1;
+    r->a = 1.0f;
+    r->total = 1.0f;
+    r->with_mass = -1;
+    return true;
+  }
+
+  __aicore__ inline float ProbabilityLeft(const Residual& r, uint64_t x) {
+    return r.rest.total > 0.0f && !IsRemoved(x) ? Probability(r.rest, x) : 0.0f;
+  }
+  __aicore__ inline float TargetOf(const Residual& r, int32_t child) {
+    const uint64_t x = static_cast<uint64_t>(Token(child));
+    if (!r.has_q) return ProbabilityLeft(r, x);
+    const float excess = r.a * Probability(r.p, x) - r.b * Probability(r.q, x);
+    return excess > 0.0f ? excess / r.total : 0.0f;
+  }
+  __aicore__ inline float DraftOf(const Residual& r, int32_t child) {
+    return r.has_q ? ProbabilityLeft(r, static_cast<uint64_t>(Token(child))) : 1.0f;
+  }
+  // What is left of the distribution of `whole`.
+  __aicore__ inline float ShareOf(const Row& rest, const Row& whole) {
+    return rest.total > 0.0f ? Exp((rest.max - whole.max) * rest.scale) * rest.total / whole.total : 0.0f;
+  }
+
+  // The child of `node` is gone, with all below it. `mass` is that of max(weight p - q, 0); where rounding leaves none
+  // p stays as it is. False if a pass is lacking.
+  __aicore__ inline bool Reject(int32_t node, int32_t child, float weight, Residual* r, float* mass) {
+    const uint64_t x = static_cast<uint64_t>(Token(child));
+    AddRemoved(x);
+    int32_t stage = Get(child, kRejected);
+    if (stage == kNotRejected) {
+      const Row before = r->rest;
+      const float share = r->has_q ? ShareOf(before, r->q) : 0.0f;
+      const uint32_t from = r->has_q || r->last >= 0 ? SlotOf(static_cast<uint32_t>(node), 1) : r->p.slot;
+      Row rest = before;
+      rest.slot = SlotOf(static_cast<uint32_t>(node), 1);
+      Remove(&rest, x, from);
+      SetFloat(child, kRestMax, rest.max);
+      SetFloat(child, kRestTotal, rest.total);
+      SetFloat(child, kScaleP, weight * r->a / r->total);
+      SetFloat(child, kScaleQ, weight * r->b / r->total + (share > 0.0f ? 1.0f / share : 0.0f));
+      if (!r->has_q) SetFloat(child, kMass, before.total > 0.0f ? weight * ShareOf(rest, before) : 0.0f);
+      stage = r->has_q ? kRemoved : kDone;
+    }
+    const uint32_t slot = SlotOf(static_cast<uint32_t>(child), 2);
+    if (stage == kRemoved && Ask(ExcessPass(r->p, r->q, GetFloat(child, kScaleP), GetFloat(child, kScaleQ), slot))) {
+      stage = kMassAsked;
+      Set(child, kRejectedRound, round_);
+    } else if (stage == kMassAsked && Get(child, kRejectedRound) != round_) {
+      SetFloat(child, kMass, TotalExcess(slot));
+      stage = kDone;
+    }
+    Set(child, kRejected, stage);
+    if (stage != kDone) return false;
+
+    r->rest.slot = SlotOf(static_cast<uint32_t>(node), 1);
+    r->rest.max = GetFloat(child, kRestMax);
+    r->rest.total = GetFloat(child, kRestTotal);
+    r->last = child;
+    *mass = GetFloat(child, kMass);
+    if (r->has_q && *mass > 0.0f) {
+      r->a = GetFloat(child, kScaleP);
+      r->b = GetFloat(child, kScaleQ);
+      r->total = *mass;
+      r->with_mass = child;
+    }
+    return true;
+  }
+
+  // Draws from what is left of p, and emits it.
+  __aicore__ inline bool EmitRest(const Residual& r) {
+    if (r.p.status) return EmitBonus(r.p);
+    int64_t id = -1;
+    if (!r.has_q) {
+      if (r.rest.total > 0.0f) id = Draw(r.rest, Uniform(0));
+    } else if (r.with_mass >= 0) {
+      id = DrawExcess(ExcessPass(r.p, r.q, r.a, r.b, SlotOf(static_cast<uint32_t>(r.with_mass), 2)), Uniform(0));
+    }
+    ClearRemoved();
+    if (id < 0) return EmitBonus(r.p);
+    Emit(r.p, id);
+    return true;
+  }
+
+  // --- The rules
+
+  __aicore__ inline bool Greedy() {
+    for (int32_t node = 0; node >= 0;) {
+      Row p;
+      if (!Target(node, &p)) return false;
+      Visit(node);
+      if (p.status) return EmitBonus(p);
+      const int64_t best = Argmax(p);
+      Emit(best, 0.0f);
+      node = FirstChild(node);
+      while (node >= 0 && Token(node) != best) node = NextSibling(node);
+    }
+    return true;
+  }
+
+  // Draws the target's own tokens and goes on while they match the drafts.
+  __aicore__ inline bool Strict() {
+    for (int32_t node = 0;;) {
+      Row p;
+      if (!Target(node, &p)) return false;
+      const int32_t child = FirstChild(node);
+      if (p.status || child < 0) return EmitBonus(p);
+      const int64_t y = Draw(p, Uniform(child));
+      Emit(p, y);
+      if (y != Token(child)) return true;
+      node = child;
+    }
+  }
+
+  __aicore__ inline bool TargetOnly() {
+    for (int32_t node = 0;;) {
+      Residual r;
+      if (!Start(node, false, &r)) return false;
+      Visit(node);
+      const int32_t first = FirstChild(node);
+      if (r.p.status || first < 0) return EmitBonus(r.p);
+      float reached = 0.0f;
+      int32_t child = first;
+      for (; child >= 0; child = NextSibling(child)) {
+        reached += Probability(r.p, static_cast<uint64_t>(Token(child)));
+        if (Uniform(first) < reached) break;
+      }
+      if (child < 0) {
+        float unused;
+        for (child = first; child >= 0; child = NextSibling(child)) Reject(node, child, 1.0f, &r, &unused);
+        return EmitRest(r);
+      }
+      Emit(r.p, Token(child));
+      node = child;
+    }
+  }
+
+  __aicore__ inline bool Recursive() {
+    for (int32_t node = 0;;) {
+      Residual r;
+      if (!Start(node, true, &r)) return false;
+      Visit(node);
+      int32_t child = FirstChild(node);
+      if (r.p.status || child < 0) return EmitBonus(r.p);
+      for (; child >= 0; child = NextSibling(child)) {
+        float unused;
+        if (Uniform(child) * DraftOf(r, child) < TargetOf(r, child)) break;
+        if (!Reject(node, child, 1.0f, &r, &unused)) return false;
+      }
+      if (child < 0) return EmitRest(r);
+      ClearRemoved();
+      Emit(r.p, Token(child));
+      node = child;
+    }
+  }
+
+  // Goes on where it stopped: its way through the tree may be long.
+  __aicore__ inline bool Traversal() {
+    for (;;) {
+      Residual r{};
+      // The row of a leaf counts once the leaf is accepted; those of a chain are there.
+      const bool later = !is_chain_ && FirstChild(top_) < 0;
+      if (!later && !StartAt(top_, &r)) return false;
+      if (!entered_) {
+        Set(top_, kNextChild, r.p.status ? -1 : FirstChild(top_));
+        if (top_ == 0) SetFloat(top_, kWeight, 1.0f);
+        entered_ = true;
+      }
+      const int32_t child = Get(top_, kNextChild);
+      const float weight = GetFloat(top_, kWeight);
+      if (child >= 0 && !removing_) {
+        const float p = TargetOf(r, child);
+        float below = p > 0.0f ? weight * p / DraftOf(r, child) : 0.0f;
+        if (below > 1.0f) below = 1.0f;
+        if (below > 0.0f) {
+          SetFloat(child, kWeight, below);
+          top_ = child;
+          entered_ = false;
+          continue;
+        }
+        removing_ = true;
+      }
+      if (removing_) {
+        float mass;
+        if (!Reject(top_, child, weight, &r, &mass)) return false;
+        removing_ = false;
+        SetFloat(top_, kWeight, mass > 0.0f ? mass / (mass + 1.0f - weight) : 0.0f);
+        Set(top_, kNextChild, mass > 0.0f ? NextSibling(child) : -1);  // below weight 0 nothing is accepted
+      } else if (top_ == 0 || Uniform(top_) < weight) {
+        return (!later || StartAt(top_, &r)) && EmitPathTo(top_, r);
+      } else {
+        top_ = Parent(top_);
+        removing_ = true;
+      }
+    }
+  }
+
+  // The residual of a node as the children that are gone left it.
+  __aicore__ inline bool StartAt(int32_t node, Residual* r) {
+    ClearRemoved();
+    if (!Start(node, true, r)) return false;
+    flags_ |= status_;
+    float unused;
+    for (int32_t child = FirstChild(node); child >= 0 && Get(child, kRejected) == kDone; child = NextSibling(child))
+      Reject(node, child, 0.0f, r, &unused);
+    return true;
+  }
+
+  __aicore__ inline bool EmitPathTo(int32_t node, const Residual& r) {
+    for (int32_t below = node; below > 0; below = Parent(below)) Set(Parent(below), kNextChild, below);
+    for (int32_t at = 0; at != node; at = Get(at, kNextChild)) {
+      Row p;
+      Target(at, &p);
+      Visit(at);
+      Emit(p, Token(Get(at, kNextChild)));
+    }
+    Visit(node);
+    return EmitRest(r);
+  }
+
+  // The deepest node on a path of likely enough tokens.
+  __aicore__ inline bool Typical() {
+    bool ready = true;
+    int32_t best = 0;
+    for (int32_t node = 0; node < num_nodes_; ++node) {
+      const int32_t depth = Get(node, kDepth);
+      if (depth < 0) continue;
+      if (depth > Get(best, kDepth)) best = node;
+      if (FirstChild(node) < 0) continue;
+      Row p;
+      if (!Target(node, &p)) {
+        ready = false;
+        continue;
+      }
+      if (p.status) continue;
+      float bound = -1.0f;
+      for (int32_t child = FirstChild(node); child >= 0; child = NextSibling(child)) {
+        const float px = Probability(p, static_cast<uint64_t>(Token(child)));
+        bool likely = px > v_.threshold;
+        if (!likely) {
+          if (bound < 0.0f) bound = v_.alpha * Exp(-Entropy(p));
+          likely = px > bound;
+        }
+        if (likely) Set(child, kDepth, depth + 1);
+      }
+    }
+    Residual r;
+    if (!ready || !Start(best, false, &r)) return false;
+    return EmitPathTo(best, r);
+  }
+
+  VerifyTiling v_;
+  AscendC::GlobalTensor<int64_t> tokens_;
+  AscendC::GlobalTensor<int32_t> parents_, cu_nodes_;
+  AscendC::GlobalTensor<float> uniforms_, draft_temperature_;
+  GM_ADDR out_tokens_;
+  GM_ADDR num_accepted_;
+  GM_ADDR path_;
+  GM_ADDR logprobs_;
+  GM_ADDR status_out_;
+  bool is_chain_, has_draft_, has_draft_temperature_;
+  uint32_t request_;
+  Filters filters_, draft_filters_;
+  int64_t first_;  // row of the root
+  int32_t num_nodes_;
+  int32_t flags_;  // of the request, whatever its rows hold
+  // Where a traversal stands.
+  int32_t top_;
+  bool entered_, removing_;
+};
+
+}  // namespace specdec::ascendc

@@ -1,0 +1,114 @@
+"""What only the Ascend C kernels need: borders of chunks, requests past the number of cores, memory traffic. And trials
+of losslessness, as many as a simulator makes."""
+
+import pytest
+import torch
+from ops.test_losslessness import MIXED, Experiment, operator, shape_for
+from ops.test_losslessness import each_rule as each_lossless_rule
+from ops.verification import OPERATORS, Case, assert_agrees, random_case
+
+from .simulator import device, needs_simulator, on_devices
+
+pytestmark = needs_simulator
+
+each_rule = pytest.mark.parametrize(("operator", "rule"), OPERATORS)
+VOCAB = 152_064
+
+
+@each_rule
+@on_devices
+def test_borders_of_chunks(operator, rule, profile, seed):
+    for vocab in (64, 65, 513, 4097):
+        case = random_case(operator, rule, sizes=[5, 3], vocab=vocab, filters=vocab < 100, seed=vocab)
+        with device(profile, seed) as simulated:
+            assert_agrees(case, simulated, "cpu", decided=0.5)
+
+
+@each_rule
+def test_a_request_does_not_depend_on_device_order_or_batch(operator, rule):
+    for vocab, copies in [(65, 17), (4097, 1)]:  # 51 requests are more than there are cores
+        case = random_case(operator, rule, sizes=[5, 1, 4], vocab=vocab)
+        with device("910B3", 0) as simulated:
+            alone = [case.select([b])(simulated) for b in range(3)]
+        for profile, seed in [("910B1", 1), ("910B4", 2)]:
+            with device(profile, seed) as simulated:
+                batch = case.select([0, 1, 2] * copies)(simulated)
+            for name, x in batch.items():
+                for b in range(3 * copies):
+                    expected = alone[b % 3][name][0]
+                    assert torch.equal(x[b][: expected.numel()] if x.dim() > 1 else x[b], expected)
+
+
+def traffic(case: Case, needed_rows: int) -> float:
+    """What a call reads as a multiple of the needed rows once and two rows a request."""
+    with device("910B3", 0) as simulated:
+        out = case(simulated)
+        (launch,) = simulated.launches()
+    expected = case(torch.ops.specdec)
+    assert torch.equal(out["tokens"], expected["tokens"])
+    row = VOCAB * case.target_logits.element_size()
+    assert launch["gm_first_touch"] <= 1.02 * needed_rows * row
+    return launch["gm_read"] / ((needed_rows + 2 * len(out["tokens"])) * row)
+
+
+@pytest.mark.parametrize("rule", ["rejection", "strict", "block"])
+@pytest.mark.parametrize("random_drafts", [True, False])
+@pytest.mark.parametrize(("batch", "dtype"), [(1, torch.float32), (2, torch.bfloat16)], ids=str)
+def test_traffic_of_a_chain(rule, random_drafts, batch, dtype):
+    case = random_case(
+        "verify_chain",
+        rule,
+        sizes=[4] * batch,
+        vocab=VOCAB,
+        dtype=dtype,
+        random_drafts=random_drafts,
+        filters=False,
+    )
+    drafts = 3 * batch if random_drafts and rule != "strict" else 0
+    assert traffic(case, 4 * batch + drafts) <= (1.10 if rule != "block" else 1.6)  # a draft that fails costs two rows
+
+
+@pytest.mark.parametrize(("rule", "random_drafts"), [("target_only", True), ("recursive", False)])
+def test_a_tree_reads_the_rows_of_its_path(rule, random_drafts):
+    case = random_case("verify_tree", rule, sizes=[30], vocab=VOCAB, random_drafts=random_drafts, filters=False)
+    path = case(torch.ops.specdec)["path"]
+    assert traffic(case, int((path >= 0).sum())) <= 1.10
+
+
+def test_all_cores_share_the_rows_of_one_request():
+    case = random_case("verify_chain", "rejection", sizes=[6], vocab=VOCAB, random_drafts=False, filters=False)
+    with device("910B3", 0) as simulated:
+        case(simulated)
+        (launch,) = simulated.launches()
+    shares = [core["gm_read"] for core in launch["cores"] if not core["cube"]]
+    assert sum(share >= 0.8 * 6 * VOCAB * 4 / 40 for share in shares) >= 0.8 * 40
+
+
+def trials(rule: str, **options) -> Experiment:
+    return Experiment(shape_for(rule), rule, trials=700, **options)
+
+
+@each_lossless_rule
+def test_lossless(rule):
+    with device("910B3", 0) as simulated:
+        assert min(trials(rule, settings=MIXED).p_values(operator(simulated, rule))) > 1e-4
+        assert min(trials(rule, random_drafts=False).p_values(operator(simulated, rule))) > 1e-4
+
+
+@each_lossless_rule
+def test_a_uniform_used_twice_is_rejected(rule):
+    with device("910B3", 0) as simulated:
+
+        def verify(*inputs, **options):
+            *first, uniforms = inputs
+            uniforms[:, 0] = uniforms[:, 1]
+            return operator(simulated, rule)(*first, uniforms, **options)
+
+        assert Experiment([-1, 0], rule, trials=700).p_values(verify)[0] < 1e-12
+
+
+def test_limits():
+    case = random_case("verify_chain", "rejection", sizes=[3], vocab=13)
+    case.max_nodes, case.uniforms = 8193, torch.rand(1, 8193)
+    with device("910B3", 0) as simulated, pytest.raises(ValueError, match="max_nodes: expected 1 to 8192, got 8193"):
+        case(simulated)
