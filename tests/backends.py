@@ -9,7 +9,7 @@ import torch
 
 import specdec_ops.reference
 
-# Whose kernels are interpreted, as Python or instruction by instruction: a block costs there what an element costs elsewhere.
+# Whose kernels are interpreted, as Python or instruction by instruction: a block costs what an element costs elsewhere.
 INTERPRETED = {"sim"} | ({"triton"} if importlib.util.find_spec("ascendnpuir") is None else set())
 
 
