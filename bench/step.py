@@ -34,7 +34,12 @@ def make_decoder(drafter: str, vocab: int) -> Any:
     from specdec_ops.config import DecoderConfig
     from specdec_ops.decode import SpeculativeDecoder
 
-    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    sizes: dict[str, Any] = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+    }
     target, draft = (LlamaForCausalLM(LlamaConfig(vocab_size=vocab, **sizes)).eval() for _ in range(2))
     draft.load_state_dict(target.state_dict())
     make: dict[str, Callable[[], Any]] = {

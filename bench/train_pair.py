@@ -14,6 +14,7 @@ import random
 import sysconfig
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -26,8 +27,13 @@ from specdec_ops.config import DecoderConfig, SamplingParams
 from specdec_ops.decode import SpeculativeDecoder
 
 END = 256  # of a file; the other ids are bytes
-TARGET = {"hidden_size": 224, "intermediate_size": 576, "num_hidden_layers": 12, "num_attention_heads": 7}
-DRAFT = {"hidden_size": 192, "intermediate_size": 384, "num_hidden_layers": 1, "num_attention_heads": 6}
+TARGET: dict[str, Any] = {
+    "hidden_size": 224,
+    "intermediate_size": 576,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 7,
+}
+DRAFT: dict[str, Any] = {"hidden_size": 192, "intermediate_size": 384, "num_hidden_layers": 1, "num_attention_heads": 6}
 WINDOW = 256  # tokens of a training row
 ROWS = 4  # of a batch
 PROMPT = 200  # bytes
@@ -50,8 +56,8 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|endoftext|>")
 
 
-def make_model(sizes: dict[str, int]) -> LlamaForCausalLM:
-    options = {"vocab_size": END + 1, "max_position_embeddings": 2048, "tie_word_embeddings": True}
+def make_model(sizes: dict[str, Any]) -> LlamaForCausalLM:
+    options: dict[str, Any] = {"vocab_size": END + 1, "max_position_embeddings": 2048, "tie_word_embeddings": True}
     return LlamaForCausalLM(LlamaConfig(**sizes, **options, bos_token_id=END, eos_token_id=END))
 
 

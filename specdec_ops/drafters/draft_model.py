@@ -96,7 +96,8 @@ class DraftModel(_ModelDrafter):
             by_request = ops.philox_uniform(state.seeds, state.root_position, self.num_draft, DRAFT_STREAM)
             uniforms = by_request.t().contiguous().unbind()
         positions = (state.lengths + self.ahead).unbind()
-        logits, tokens = self.after_root(state), []
+        logits = self.after_root(state)
+        tokens: list[Tensor] = []
         for i in range(self.num_draft):
             if i > 0:
                 nodes = Nodes(state.pool.block_table, positions[i - 1], self.counts, 1)
