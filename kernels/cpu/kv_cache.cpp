@@ -13,6 +13,8 @@ namespace {
 
 // Bytes a thread should copy to be worth waking.
 constexpr int64_t kGrainBytes = 512 << 10;
+// Moves whose rows are asked for ahead: they lie pages apart, and an address takes long to translate.
+constexpr int64_t kAhead = 4;
 constexpr int32_t kCacheExhausted = 16;  // bit of `status`
 
 struct Slot {
@@ -111,8 +113,13 @@ void kv_rollback(const KvRollbackParams& p) {
       const auto row = [&](Slot slot) {
         return cache.data + slot.block * cache.block_stride + slot.offset * cache.offset_stride;
       };
-      for (int64_t i = first_move[request]; i < first_move[request + 1]; ++i)
+      for (int64_t i = first_move[request]; i < first_move[request + 1]; ++i) {
+        if (i + kAhead < int64_t(moves.size())) {
+          __builtin_prefetch(row(moves[i + kAhead].from), 0);
+          __builtin_prefetch(row(moves[i + kAhead].to), 1);
+        }
         std::memmove(row(moves[i].to), row(moves[i].from), cache.row_bytes);
+      }
     }
   });
 }

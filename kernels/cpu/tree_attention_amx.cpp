@@ -5,6 +5,7 @@
 #include <immintrin.h>
 
 #include "tree_attention.h"
+#include "tree_attention_few_rows.h"
 #include "tree_attention_impl.h"
 
 namespace specdec::cpu::SPECDEC_CAPABILITY {
@@ -58,11 +59,8 @@ class AmxKernel {
     std::fill_n(outputs_.get(), (task.head_end - task.head_begin) * rows * d_v_, 0.f);
   }
 
-  void fetch(const KeyBlock& block, const KeyBlock& next, int64_t tiles) {
+  void fetch(const KeyBlock& block, int64_t tiles) {
     const int64_t pairs = (block.count + kPairs - 1) / kPairs;
-    const int64_t steps =
-        tiles * (block.count / (4 * kSide) * d_qk_ / kPairs + d_v_ / (4 * kSide) * pairs) + pairs * p_.d_v / 8;
-    prefetcher_.start(next, p_.d_qk * 2, p_.d_v * 2, steps);
     for (int j = 0; j < block.count; j += kSide) place_keys(block, j, tiles == 1);
     for (int64_t j = round_up(block.count, kSide); j < kKeys; j += kSide) key_tiles_[j / kSide] = {zeros_.get(), 0};
     for (int64_t pair = 0; pair < pairs; ++pair) {
@@ -71,10 +69,8 @@ class AmxKernel {
         const char* row = j < block.count ? block.rows[block.count + j] : nullptr;
         std::memcpy(value_rows_.get() + i * d_v_, row ? row : static_cast<const void*>(zeros_.get()), p_.d_v * 2);
       }
-      for (int64_t d = 0; d < p_.d_v; d += 8) {
-        prefetcher_.step();
+      for (int64_t d = 0; d < p_.d_v; d += 8)
         transpose(value_rows_.get() + d, d_v_, values_.get() + pair * d_v_ * kPairs + d * kPairs);
-      }
     }
   }
 
@@ -167,7 +163,6 @@ class AmxKernel {
       _tile_zero(3);
     }
     for (int64_t i = 0; i < steps; ++i) {
-      prefetcher_.step();
       const int64_t at = i * left_step;
       _tile_loadd(4, right.data, right.stride * sizeof(uint32_t));
       if constexpr (kVecs == 1) {
@@ -252,11 +247,10 @@ class AmxKernel {
   Buffer<BFloat16> value_rows_;  // [32 keys][d], on their way there
   Buffer<BFloat16> zeros_;
   Left key_tiles_[kKeys / kSide];
-  Prefetcher prefetcher_;
 };
 
 }  // namespace
 
-void tree_attention(const TreeAttentionParams& p) { attend<AmxKernel, AmxKernel, 0>(p); }
+void tree_attention(const TreeAttentionParams& p) { attend<AmxKernel, FewRowsKernel<BFloat16>>(p); }
 
 }  // namespace specdec::cpu::SPECDEC_CAPABILITY

@@ -28,8 +28,11 @@ namespace {
 
 constexpr int64_t kStateBytes = 512 * 1024;  // of a task's float32 queries and outputs: half a usual L2
 constexpr int64_t kTasksPerRequest = 16;     // slots are split until there are as many...
-constexpr int64_t kMinSplit = 256;           // ...but not further than this
-constexpr int kMaxKeys = 256;                // keys a block, at most
+constexpr int64_t kMinSplit = 64;            // ...but not further than this, nor than a few times the rows: a split
+constexpr int64_t kMinSplitRows = 4;         // writes and reads its rows' partial results
+constexpr int64_t kTasksPerThread = 4;       // heads are split until there are as many
+constexpr int kMaxKeys = 128;                // keys a block, at most
+constexpr int64_t kFewRows = 8;              // rows a KV head up to which dot products along d are faster
 
 SPECDEC_INLINE I splat_int(int32_t x) { return I{} + x; }
 SPECDEC_INLINE F select(I condition, F a, F b) { return condition ? a : b; }
@@ -111,6 +114,8 @@ void narrow_row(const float* in, float factor, int64_t n, T* out) {
   for (; i + kLanes <= n; i += kLanes) store(out + i, load(in + i) * splat(factor));
   if (i < n) store_partial(out + i, load_partial(in + i, n - i, 0.f) * splat(factor), n - i);
 }
+
+constexpr int64_t element_size(DType dtype) { return dtype == DType::kFloat32 ? 4 : dtype == DType::kInt8 ? 1 : 2; }
 
 struct Request {
   int64_t first_node, nodes;
@@ -252,7 +257,7 @@ struct KeyBlock {
   float scales[2 * kMaxKeys];
 
   void find(const TreeAttentionParams& p, const Task& task, int64_t head, int64_t slot, int keys) {
-    const int64_t element = p.cache_dtype == DType::kFloat32 ? 4 : p.cache_dtype == DType::kInt8 ? 1 : 2;
+    const int64_t element = element_size(p.cache_dtype);
     first_slot = slot;
     count = int(std::clamp<int64_t>(task.slot_end - slot, 0, keys));
     holes = false;
@@ -276,37 +281,32 @@ struct KeyBlock {
   }
 };
 
-// Asks for the next block's rows, a few cache lines at a time, while the current block is computed: the rows of one
-// head lie a whole token apart, where the hardware's own prefetchers do not follow.
-class Prefetcher {
- public:
-  void start(const KeyBlock& block, int64_t k_bytes, int64_t v_bytes, int64_t steps) {
-    rows_ = block.rows;
-    keys_ = block.count;
-    total_ = 2 * block.count;
-    bytes_[0] = k_bytes;
-    bytes_[1] = v_bytes;
-    row_ = 0;
-    offset_ = 0;
-    const int64_t lines = block.count * ((k_bytes + 63) / 64 + (v_bytes + 63) / 64);
-    lines_a_step_ = int((lines + steps - 1) / std::max<int64_t>(steps, 1));
-  }
-  SPECDEC_INLINE void step() {
-    for (int i = 0; i < lines_a_step_ && row_ < total_; ++i) {
-      __builtin_prefetch(reinterpret_cast<const void*>(uintptr_t(rows_[row_]) + offset_), 0, 2);  // null is no harm
-      offset_ += 64;
-      if (offset_ >= bytes_[row_ >= keys_]) {
-        offset_ = 0;
-        ++row_;
+// Reads a block's keys and values, those of all heads of a token after each other, so that the kernels find them in the
+// L2. One head's rows lie a whole token apart, where the hardware's prefetchers do not follow; token by token, keys and
+// values side by side, they do. A page's first line is asked for some rows ahead: its address takes long to translate.
+inline void read_through(const TreeAttentionParams& p, int64_t heads, const KeyBlock& block, const KeyBlock& next) {
+  constexpr int kAhead = 4, kLine = 64;
+  const int64_t element = element_size(p.cache_dtype), k_bytes = p.d_qk * element, v_bytes = p.d_v * element;
+  const auto read = [](const char* at) { asm volatile("" : : "r"(*at)); };
+  for (int j = 0; j < block.count; ++j) {
+    const KeyBlock& later = j + kAhead < block.count ? block : next;
+    const int ahead = j + kAhead < block.count ? j + kAhead : j + kAhead - block.count;
+    if (ahead < later.count) {
+      __builtin_prefetch(later.rows[ahead], 0, 2);  // null is no harm
+      __builtin_prefetch(later.rows[later.count + ahead], 0, 2);
+    }
+    const char *k = block.rows[j], *v = block.rows[block.count + j];
+    if (!k) continue;
+    for (int64_t head = 0; head < heads; ++head) {
+      for (int64_t i = 0; i < std::max(k_bytes, v_bytes); i += kLine) {
+        if (i < k_bytes) read(k + i);
+        if (i < v_bytes) read(v + i);
       }
+      k += p.k_strides[2] * element;
+      v += p.v_strides[2] * element;
     }
   }
-
- private:
-  const char* const* rows_ = nullptr;
-  int keys_ = 0, total_ = 0, row_ = 0, lines_a_step_ = 0;
-  int64_t bytes_[2] = {0, 0}, offset_ = 0;
-};
+}
 
 // Who sees what: for each row of a task, its node's ancestors and depth, laid out for tiles of `tile_rows` lanes.
 class Visibility {
@@ -491,7 +491,7 @@ class Results {
 // Runs one thread's tasks. A Kernel provides
 //   kTileRows, kKeys                 rows a tile and keys a block; kTileRows is one or two vectors
 //   start(task)                      take the queries, clear the outputs
-//   fetch(block, next, tiles)        bring the keys and values to where the next two want them; `next` comes after it
+//   fetch(block, tiles)              bring the keys and values to where the next two want them
 //   scores<kVecs>(tile, block, s)    S^T <- K Q^T
 //   accumulate<kVecs>(tile, block, s, alpha)    O <- alpha O + P V
 //   output(tile, out)                O, kTileRows rows of round_up(d_v, kLanes)
@@ -518,27 +518,22 @@ class Worker {
     std::fill_n(sum, sum - reference, 0.f);
     kernel_.start(task);
     visibility_.start(task);
-    KeyBlock blocks[2];
-    int64_t slot = task.slot_begin, head = task.head_begin;
-    blocks[0].find(p_, task, head, slot, Kernel::kKeys);
-    for (int current = 0; blocks[current].count > 0; current ^= 1) {
-      const KeyBlock& block = blocks[current];
-      KeyBlock& next = blocks[current ^ 1];
-      const int64_t first_tile = (head - task.head_begin) * tiles;
-      if (++head == task.head_end) {
-        head = task.head_begin;
-        slot += block.count;
-      }
-      next.find(p_, task, head, slot, Kernel::kKeys);
-      kernel_.fetch(block, next, tiles);
-      for (int64_t tile = 0; tile < tiles; ++tile) {
-        const int64_t live = std::min<int64_t>(rows - tile * Kernel::kTileRows, Kernel::kTileRows);
-        if (visibility_.skips(tile, live - 1, block)) continue;
-        const int64_t at = (first_tile + tile) * Kernel::kTileRows;
-        if (live <= kLanes)
-          run_tile<1>(tile, first_tile + tile, block, reference + at, sum + at);
-        else
-          run_tile<Kernel::kTileRows / kLanes>(tile, first_tile + tile, block, reference + at, sum + at);
+    KeyBlock block, next;
+    for (int64_t slot = task.slot_begin; slot < task.slot_end; slot += Kernel::kKeys) {
+      next.find(p_, task, task.head_begin, slot + Kernel::kKeys, Kernel::kKeys);
+      for (int64_t head = 0; head < heads; ++head) {
+        block.find(p_, task, task.head_begin + head, slot, Kernel::kKeys);
+        if (head == 0) read_through(p_, heads, block, next);
+        kernel_.fetch(block, tiles);
+        for (int64_t tile = 0; tile < tiles; ++tile) {
+          const int64_t live = std::min<int64_t>(rows - tile * Kernel::kTileRows, Kernel::kTileRows);
+          if (visibility_.skips(tile, live - 1, block)) continue;
+          const int64_t state_tile = head * tiles + tile, at = state_tile * Kernel::kTileRows;
+          if (live <= kLanes)
+            run_tile<1>(tile, state_tile, block, reference + at, sum + at);
+          else
+            run_tile<Kernel::kTileRows / kLanes>(tile, state_tile, block, reference + at, sum + at);
+        }
       }
     }
     const int64_t stride = round_up(p_.d_v, kLanes);
@@ -586,7 +581,7 @@ class Worker {
 
 // Rows that no request covers: nothing visible.
 inline void clear_uncovered(const TreeAttentionParams& p, const std::vector<Request>& requests) {
-  const int64_t element = p.q_dtype == DType::kFloat32 ? 4 : 2;
+  const int64_t element = element_size(p.q_dtype);
   int64_t node = 0;
   const auto clear_until = [&](int64_t end) {
     if (end <= node) return;  // an empty tensor has no address to hand to memset
@@ -602,7 +597,7 @@ inline void clear_uncovered(const TreeAttentionParams& p, const std::vector<Requ
 }
 
 // FewRows serves the requests with up to kFewRows rows a KV head, Kernel the others.
-template <class Kernel, class FewRows, int64_t kFewRows>
+template <class Kernel, class FewRows>
 void attend(const TreeAttentionParams& p) {
   const std::vector<Request> requests = list_requests(p);
   clear_uncovered(p, requests);
@@ -610,13 +605,13 @@ void attend(const TreeAttentionParams& p) {
   const int64_t state_rows = std::max<int64_t>(1, kStateBytes / int64_t(sizeof(float)) / (p.d_qk + p.d_v));
   const int64_t row_block = std::max<int64_t>(1, state_rows / Kernel::kTileRows) * Kernel::kTileRows;
 
-  struct Merge {
-    size_t first_task;
-    int64_t splits, rows;
+  // What one request's rows see, cut by slots. Only this cut changes the arithmetic.
+  struct Span {
+    const Request* request;
+    int64_t row_begin, row_end, slot_begin, slot_end, split, splits, heads;
   };
-  std::vector<Task> tasks;
-  std::vector<Merge> merges;
-  int64_t partial_rows = 0, most_rows = 0, most_few_rows = 0;
+  std::vector<Span> spans;
+  int64_t num_tasks = 0;
   for (const Request& request : requests) {
     const int64_t rows = request.nodes * group;
     if (rows == 0) continue;
@@ -628,21 +623,39 @@ void attend(const TreeAttentionParams& p) {
       int64_t slot_begin, slot_end;
       slot_range(p, request, row / group, (row_end - 1) / group, &slot_begin, &slot_end);
       const int64_t slots = slot_end - slot_begin;
-      const int64_t wanted = std::min(kTasksPerRequest / (row_blocks * head_blocks), slots / kMinSplit);
-      const int64_t split = round_up(slots / std::max<int64_t>(wanted, 1) + 1, Kernel::kKeys);
-      const int64_t splits = std::max<int64_t>(1, (slots + split - 1) / split);
-      for (int64_t head = 0; head < p.kv_heads; head += heads) {
-        const int64_t head_end = std::min(head + heads, p.kv_heads), task_rows = (head_end - head) * (row_end - row);
-        const bool few = rows <= kFewRows;
-        int64_t& most = few ? most_few_rows : most_rows;
-        most =
-            std::max(most, (head_end - head) * round_up(row_end - row, few ? FewRows::kTileRows : Kernel::kTileRows));
-        if (splits > 1) merges.push_back({tasks.size(), splits, task_rows});
-        for (int64_t i = 0; i < splits; ++i) {
-          tasks.push_back({&request, head, head_end, row, row_end, slot_begin + i * split,
-                           std::min(slot_begin + (i + 1) * split, slot_end), splits > 1 ? partial_rows : -1});
-          if (splits > 1) partial_rows += task_rows;
-        }
+      const int64_t shortest = std::max(kMinSplit, kMinSplitRows * (row_end - row));
+      const int64_t wanted =
+          std::max<int64_t>(1, std::min(kTasksPerRequest / (row_blocks * head_blocks), slots / shortest));
+      const int64_t split = round_up((slots + wanted - 1) / wanted, rows <= kFewRows ? FewRows::kKeys : Kernel::kKeys);
+      const int64_t splits = std::max<int64_t>(1, (slots + split - 1) / std::max<int64_t>(split, 1));
+      spans.push_back({&request, row, row_end, slot_begin, slot_end, split, splits, heads});
+      num_tasks += splits * head_blocks;
+    }
+  }
+  // A short or lonely request occupies all threads by its heads.
+  const int64_t wanted_tasks = kTasksPerThread * at::get_num_threads();
+
+  struct Merge {
+    size_t first_task;
+    int64_t splits, rows;
+  };
+  std::vector<Task> tasks;
+  std::vector<Merge> merges;
+  int64_t partial_rows = 0, most_rows = 0, most_few_rows = 0;
+  for (const Span& span : spans) {
+    const int64_t heads = std::clamp<int64_t>(span.heads * num_tasks / wanted_tasks, 1, span.heads);
+    const int64_t rows = span.row_end - span.row_begin;
+    const bool few = span.request->nodes * group <= kFewRows;
+    int64_t& most = few ? most_few_rows : most_rows;
+    most = std::max(most, heads * round_up(rows, few ? FewRows::kTileRows : Kernel::kTileRows));
+    for (int64_t head = 0; head < p.kv_heads; head += heads) {
+      const int64_t head_end = std::min(head + heads, p.kv_heads), task_rows = (head_end - head) * rows;
+      if (span.splits > 1) merges.push_back({tasks.size(), span.splits, task_rows});
+      for (int64_t i = 0; i < span.splits; ++i) {
+        const int64_t begin = span.slot_begin + i * span.split;
+        tasks.push_back({span.request, head, head_end, span.row_begin, span.row_end, begin,
+                         std::min(begin + span.split, span.slot_end), span.splits > 1 ? partial_rows : -1});
+        if (span.splits > 1) partial_rows += task_rows;
       }
     }
   }

@@ -1,0 +1,156 @@
+// Tree attention for requests with few query rows a KV head, where reading the cache is all that counts.
+#pragma once
+
+#include "tree_attention.h"
+#include "tree_attention_impl.h"
+
+namespace specdec::cpu::SPECDEC_CAPABILITY {
+
+namespace {
+
+// Scores and probabilities stay float32 [key][row].
+struct Float32Softmax {
+  static constexpr float score_factor() { return 1.f; }  // the queries carry the scale
+  static SPECDEC_INLINE F exp_of(F x) { return exp(x); }
+};
+
+// Sums of kLanes vectors: lane i of the result is the sum of v[i]. Each level adds neighbours that are `kStep` apart.
+template <int kStep = 1>
+SPECDEC_INLINE F reduce_lanes(F* v) {
+  if constexpr (kStep == kLanes) {
+    return v[0];
+  } else {
+    I own, other;
+    for (int i = 0; i < kLanes; ++i) {
+      own[i] = i & kStep ? i + kLanes : i;
+      other[i] = own[i] ^ kStep;
+    }
+    for (int i = 0; i < kLanes; i += 2 * kStep)
+      v[i] = __builtin_shuffle(v[i], v[i + kStep], own) + __builtin_shuffle(v[i], v[i + kStep], other);
+    return reduce_lanes<2 * kStep>(v);
+  }
+}
+
+// Dot products along d, straight from the cache.
+template <typename T>
+class FewRowsKernel : public Float32Softmax {
+ public:
+  static constexpr int kTileRows = kLanes;
+  static constexpr int kKeys = 32;
+
+  FewRowsKernel(const TreeAttentionParams& p, int64_t max_rows)
+      : p_(p),
+        ldq_(round_up(p.d_qk, kLanes)),
+        ldo_(round_up(p.d_v, kLanes)),
+        queries_(max_rows * ldq_),
+        outputs_(max_rows * ldo_),
+        zeros_(std::max(p.d_qk, p.d_v)) {
+    zeros_.clear();
+  }
+
+  void start(const Task& task) {
+    rows_ = task.row_end - task.row_begin;
+    tiles_ = (rows_ + kTileRows - 1) / kTileRows;
+    for_each_query_vector(p_, task, kTileRows, p_.scale, ldq_,
+                          [&](int64_t r, const float* q) { std::copy_n(q, kLanes * ldq_, queries_.get() + r * ldq_); });
+    std::fill_n(outputs_.get(), (task.head_end - task.head_begin) * tiles_ * kTileRows * ldo_, 0.f);
+  }
+
+  void fetch(const KeyBlock& block, int64_t) {
+    for (int j = 0; j < 2 * block.count; ++j)
+      cache_rows_[j] = block.rows[j] ? reinterpret_cast<const T*>(block.rows[j]) : zeros_.get();
+  }
+
+  template <int kVecs>
+  void scores(int64_t tile, const KeyBlock& block, float* s) {
+    for (int j = 0; j < block.count; j += kDotKeys)
+      for (int64_t r = 0; r < live_rows(tile); r += kRows) dots(tile * kTileRows + r, block, j, s + j * kTileRows + r);
+  }
+
+  template <int kVecs>
+  void accumulate(int64_t tile, const KeyBlock& block, const float* s, const F* alpha) {
+    for (int64_t r = 0; r < live_rows(tile); r += kRows) {
+      float* out = outputs_.get() + (tile * kTileRows + r) * ldo_;
+      int64_t d = 0;
+      for (; d + kWide * kLanes <= p_.d_v; d += kWide * kLanes)
+        weigh<kWide>(block, s + r, &alpha[0][r], d, kLanes, out);
+      for (; d < p_.d_v; d += kLanes)
+        weigh<1>(block, s + r, &alpha[0][r], d, std::min<int64_t>(kLanes, p_.d_v - d), out);
+    }
+  }
+
+  template <int kVecs>
+  static SPECDEC_INLINE void store_probabilities(float* s, int j, const F* even, const F* odd) {
+    store(s + j * kTileRows, even[0]);
+    store(s + (j + 1) * kTileRows, odd[0]);
+  }
+
+  void output(int64_t tile, float* rows) const {
+    std::copy_n(outputs_.get() + tile * kTileRows * ldo_, kTileRows * ldo_, rows);
+  }
+
+ private:
+  static constexpr int kRows = 4;
+  static constexpr int kDotKeys = kLanes == 16 ? 4 : 2;  // times kRows accumulators
+  static constexpr int kWide = kLanes == 16 ? 4 : 2;     // vectors of d at once, times kRows accumulators
+
+  int64_t live_rows(int64_t tile) const { return std::min<int64_t>(kTileRows, rows_ - tile % tiles_ * kTileRows); }
+
+  static SPECDEC_INLINE F load_some(const T* in, int64_t n) {
+    return n == kLanes ? load(in) : load_partial(in, n, 0.f);
+  }
+
+  // S[j + k][r + i] for kDotKeys keys and kRows rows.
+  void dots(int64_t r, const KeyBlock& block, int j, float* s) const {
+    const T* keys[kDotKeys];
+    for (int k = 0; k < kDotKeys; ++k) keys[k] = j + k < block.count ? cache_rows_[j + k] : zeros_.get();
+    const float* q = queries_.get() + r * ldq_;
+    F sum[kDotKeys * kRows] = {};
+    const auto step = [&](int64_t d, int64_t n) __attribute__((always_inline)) {
+      F key[kDotKeys];
+      for (int k = 0; k < kDotKeys; ++k) key[k] = load_some(keys[k] + d, n);
+      for (int i = 0; i < kRows; ++i) {
+        const F row = load(q + i * ldq_ + d);
+        for (int k = 0; k < kDotKeys; ++k) sum[k * kRows + i] += key[k] * row;
+      }
+    };
+    int64_t d = 0;
+    for (; d + kLanes <= p_.d_qk; d += kLanes) step(d, kLanes);
+    if (d < p_.d_qk) step(d, p_.d_qk - d);
+    float dot[kDotKeys * kRows];
+    for (int i = 0; i < kDotKeys * kRows; i += kLanes) store(dot + i, reduce_lanes(sum + i));
+    for (int k = 0; k < kDotKeys && j + k < block.count; ++k)
+      for (int i = 0; i < kRows; ++i) s[k * kTileRows + i] = dot[k * kRows + i] * block.scales[j + k];
+  }
+
+  // out[i][d...] <- alpha[i] * out[i][d...] + sum over keys of p[key][i] * V[key][d...]
+  template <int kWidth>
+  void weigh(const KeyBlock& block, const float* s, const float* alpha, int64_t d, int64_t n, float* out) {
+    F sum[kRows][kWidth];
+    for (int i = 0; i < kRows; ++i)
+      for (int w = 0; w < kWidth; ++w) sum[i][w] = load(out + i * ldo_ + d + w * kLanes) * splat(alpha[i]);
+    for (int j = 0; j < block.count; ++j) {
+      const T* value = cache_rows_[block.count + j] + d;
+      const float scale = block.scales[block.count + j];
+      F in[kWidth];
+      for (int w = 0; w < kWidth; ++w) in[w] = load_some(value + w * kLanes, n);
+      for (int i = 0; i < kRows; ++i) {
+        const F p = splat(s[j * kTileRows + i] * scale);
+        for (int w = 0; w < kWidth; ++w) sum[i][w] += p * in[w];
+      }
+    }
+    for (int i = 0; i < kRows; ++i)
+      for (int w = 0; w < kWidth; ++w) store(out + i * ldo_ + d + w * kLanes, sum[i][w]);
+  }
+
+  const TreeAttentionParams& p_;
+  const int64_t ldq_, ldo_;
+  int64_t rows_ = 0, tiles_ = 0;     // of each head
+  Buffer<float> queries_, outputs_;  // [row][d]
+  Buffer<T> zeros_;
+  const T* cache_rows_[2 * kKeys];
+};
+
+}  // namespace
+
+}  // namespace specdec::cpu::SPECDEC_CAPABILITY
