@@ -200,10 +200,14 @@ def launches(profile: str, keep_log: bool, run: Callable[[], Any]) -> tuple[Any,
 
 def busy(reports: list[dict[str, Any]], kind: str) -> dict[str, float]:
     """Each pipe's share of the time, as a mean over all the device's cores of this kind."""
-    cores = reports[0]["device"][f"{kind}_cores"]
-    total = sum(report["cycles"] for report in reports) * cores
+    total = sum(report["cycles"] for report in reports) * reports[0]["device"][f"{kind}_cores"]
     own = [core for report in reports for core in report["cores"] if core["cube"] == (kind == "cube")]
     return {pipe: sum(core["busy"][pipe] for core in own) / total for pipe in PIPES}
+
+
+def cores(reports: list[dict[str, Any]], kind: str) -> int:
+    """How many cores of this kind the widest launch used."""
+    return max(sum(core["cube"] == (kind == "cube") for core in report["cores"]) for report in reports)
 
 
 def summary(case: Case, results: Any, reports: list[dict[str, Any]]) -> dict[str, Any]:
@@ -222,18 +226,20 @@ def summary(case: Case, results: Any, reports: list[dict[str, Any]]) -> dict[str
         "kernels": len(reports),
         "estimate_us": estimate,
         "roofline_us": roofline,
+        "cores": {kind: cores(reports, kind) for kind in ("vector", "cube")},
         "busy": {kind: busy(reports, kind) for kind in ("vector", "cube")},
     }
 
 
 def line(row: dict[str, Any]) -> dict[str, str]:
-    """The row's cells. A pipe's cell is its share of the time on the vector cores, then on the cube cores."""
+    """The row's cells. Cores are cube + vector; a pipe's share of the time is that of the vector or cube cores."""
     cells = {
         "operator": row["operator"],
         "point": " ".join(f"{axis}={value}" for axis, value in row["point"].items()),
         "GM bytes": f"{row['gm_bytes']}",
         "/ floor": f"{row['gm_bytes'] / row['floor_bytes']:.2f}",
         "MACs": f"{row['macs'] / 1e6:.1f}M" if row["macs"] else "-",
+        "cores": f"{row['cores']['cube']}+{row['cores']['vector']}",
         "us": f"{row['estimate_us']:.1f}",
         "/ roofline": f"{row['estimate_us'] / row['roofline_us']:.2f}",
     }
@@ -306,6 +312,7 @@ def main(args: argparse.Namespace) -> None:
             row = {"operator": name, "point": point, **summary(case, results, reports)}
             row["simulated_in_s"] = time.perf_counter() - start
             rows.append(row)
+            print(f"{name} {point}: simulated in {row['simulated_in_s']:.1f} s", file=sys.stderr, flush=True)
             if drawn:
                 args.timeline.mkdir(parents=True, exist_ok=True)
                 draw(row, reports, args.timeline / f"{name}.png")
