@@ -114,6 +114,7 @@ def install() -> None:
         "is_available": lambda: True,
         "is_initialized": lambda: True,
         "_is_in_bad_fork": lambda: False,
+        "synchronize": torch.accelerator.synchronize,
         "manual_seed_all": lambda seed: None,
         "get_rng_state": lambda device=None: torch.empty(0),
         "set_rng_state": lambda state, device=None: None,

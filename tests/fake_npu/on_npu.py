@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 import specdec_ops
+from bench import npu_check, npu_model
 
 fake_npu.install()
 torch.ops.load_library(str(fake_npu.ROOT / "specdec_ops" / "_sim.so"))
@@ -137,3 +138,16 @@ def test_compiled(name):
     compiled = torch.compile(operator(name), backend="aot_eager", fullgraph=True)
     assert_equal(run(compiled, call_on(name, "npu")), expected)
     assert fake_npu.take_launches()
+
+
+def test_the_benchmarks_of_npu_check(monkeypatch):
+    """A time for what is here, a reason for what is not."""
+    philox = npu_model.philox_uniform
+    monkeypatch.setattr(npu_check, "OURS", {philox: {"batch": [2], "nodes": [9]}})
+    for axes in ("ATTENTION", "CHAINS", "TREES"):
+        monkeypatch.setattr(npu_check, axes, {axis: [2] for axis in getattr(npu_check, axes)})
+    ours, *peers = npu_check.benchmarks()
+    assert ours["operator"] == "philox_uniform" and ours["microseconds"] > 0
+    assert len(peers) == 3
+    for peer in peers:
+        assert peer["error"].startswith("ModuleNotFoundError")

@@ -90,7 +90,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::Stream exchangeStream(c10::Stream next) const override {
     return stream(next.device(), std::exchange(current_streams[next.device_index()], next.id()));
   }
-  void synchronizeStream(const c10::Stream&) const override { drain(); }
+  void synchronizeDevice(c10::DeviceIndex) const override { drain(); }
   static c10::Stream stream(c10::Device device, c10::StreamId id) {
     return c10::Stream(c10::Stream::UNSAFE, device, id);
   }
