@@ -285,7 +285,7 @@ def draw(row: dict[str, Any], reports: list[dict[str, Any]], file: Path) -> None
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--profile", default="910B3", help="910B1, 910B2, 910B3, 910B4 or A3")
-    parser.add_argument("--full", action="store_true", help="all shapes: takes hours")
+    parser.add_argument("--full", action="store_true", help="all shapes: the largest have not been run")
     parser.add_argument("--operators", nargs="+", metavar="NAME", help="only these")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
     parser.add_argument("--timeline", type=Path, metavar="FOLDER", help="draw the first point of each operator (PNG)")

@@ -32,7 +32,7 @@ def calls(device: str) -> dict[str, Call]:
     cu_nodes = ints([0, 3, 4, 8])
     table = ints([[0, 1, 2], [3, 4, -1], [5, 6, 7]])
     context = ints([20, 5, 31])
-    mask = longs([1, 3, 5, 1, 1, 3, 7, 11])  # the ancestors that PARENTS says
+    mask = longs([[1], [3], [5], [1], [1], [3], [7], [11]])  # the ancestors that PARENTS says
 
     def cache() -> Tensor:
         return normal(8, BLOCK, 2, 64, dtype=torch.float16)
