@@ -76,6 +76,21 @@ def test_traffic(dtype, width):
     assert token.equal(specdec_ops.sample(rows, uniforms)[0])
 
 
+def test_more_chunks_than_a_repeat_has_lanes():
+    rows = 3 * torch.randn(1, 300_001, generator=torch.Generator().manual_seed(0))
+    options = {"top_k": torch.tensor([40], dtype=torch.int32), "top_p": torch.tensor([0.9])}
+    for u in (0.0, 0.4, 0.99):
+        uniforms = torch.tensor([u])
+        with device("910B4", 0) as simulated:
+            plain, filtered = simulated.sample(rows, uniforms), simulated.sample(rows, uniforms, **options)
+        for actual, expected in [
+            (plain, specdec_ops.sample(rows, uniforms)),
+            (filtered, specdec_ops.sample(rows, uniforms, **options)),
+        ]:
+            assert actual[0].equal(expected[0]) and actual[2].equal(expected[2])
+            torch.testing.assert_close(actual[1], expected[1])
+
+
 def test_limits():
     with device("910B3", 0) as simulated:
         with pytest.raises(ValueError, match="logits: expected at most 2097152 columns, got"):
