@@ -1,6 +1,7 @@
 """The conformance suite runs once a backend: `backend.<operator>` is the operator, `backend.device` its device."""
 
 import os
+import zlib
 from typing import Any
 
 import hypothesis
@@ -9,7 +10,10 @@ from backends import BACKENDS, INTERPRETED, Backend
 
 
 def pytest_collection_modifyitems(items: list[Any]) -> None:
-    """`SPECDEC_MAX_EXAMPLES` bounds the examples of a property test: for backends that interpret."""
+    """`SPECDEC_MAX_EXAMPLES` bounds the examples of a property test: for backends that interpret.
+
+    `SPECDEC_SIM_PROFILE` is the device that the simulator simulates, 910B1 by default.
+    """
     for item in items:
         callspec, large = getattr(item, "callspec", None), item.get_closest_marker("large")
         if large and callspec and callspec.params.get("backend") in INTERPRETED:
@@ -26,4 +30,7 @@ def backend(request: pytest.FixtureRequest) -> Backend:
     operators, device = BACKENDS[request.param]
     if isinstance(operators, str):
         pytest.skip(operators)
+    if request.param == "sim":
+        # Results depend neither on how many cores a device has nor on the order in which they run.
+        operators.configure(os.environ.get("SPECDEC_SIM_PROFILE", "910B1"), zlib.crc32(request.node.nodeid.encode()))
     return Backend(request.param, operators, device)
