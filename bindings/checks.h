@@ -7,10 +7,21 @@
 #include <initializer_list>
 #include <optional>
 #include <string>
+#include <type_traits>
 
 namespace specdec {
 
 using OptionalTensor = std::optional<at::Tensor>;
+
+// The data of an argument that may be absent. It is typed for the CPU kernels and `void` for launches.
+template <typename T = void>
+const T* optional_ptr(const OptionalTensor& tensor) {
+  if (!tensor) return nullptr;
+  if constexpr (std::is_void_v<T>)
+    return tensor->const_data_ptr();
+  else
+    return tensor->const_data_ptr<T>();
+}
 
 constexpr int64_t kAny = -1;
 

@@ -45,7 +45,7 @@ void kv_rollback(at::TensorList caches, const at::Tensor& block_table, const at:
   const int64_t block_size = caches.empty() ? 1 : caches[0].size(1);
   cpu::kv_rollback({layouts.data(), int64_t(layouts.size()), block_table_of(block_table, num_blocks, block_size),
                     context_lens.data_ptr<int32_t>(), num_accepted.const_data_ptr<int32_t>(),
-                    path ? path->const_data_ptr<int32_t>() : nullptr, path ? path->size(1) : 0});
+                    optional_ptr<int32_t>(path), path ? path->size(1) : 0});
 }
 
 void kv_truncate(const at::Tensor& context_lens, const at::Tensor& new_lens) {

@@ -6,11 +6,6 @@
 
 namespace specdec {
 
-template <typename T>
-const T* optional_ptr(const OptionalTensor& tensor) {
-  return tensor ? tensor->const_data_ptr<T>() : nullptr;
-}
-
 inline cpu::Logits logits_of(const at::Tensor& tensor) {
   const DType dtype = tensor.scalar_type() == at::kFloat      ? DType::kFloat32
                       : tensor.scalar_type() == at::kBFloat16 ? DType::kBFloat16

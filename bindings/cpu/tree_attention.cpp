@@ -12,11 +12,6 @@ namespace specdec {
 
 namespace {
 
-template <typename T>
-const T* data_or_null(const OptionalTensor& tensor) {
-  return tensor ? tensor->const_data_ptr<T>() : nullptr;
-}
-
 DType dtype_of(const at::Tensor& tensor) {
   switch (tensor.scalar_type()) {
     case at::kBFloat16:
@@ -48,11 +43,11 @@ std::tuple<at::Tensor, at::Tensor> tree_attention(const at::Tensor& q, const at:
   p.block_table = block_table.const_data_ptr<int32_t>();
   p.context_lens = context_lens.const_data_ptr<int32_t>();
   p.cu_nodes = cu_nodes.const_data_ptr<int32_t>();
-  p.mask = data_or_null<int64_t>(mask);
-  p.depth = data_or_null<int32_t>(depth);
-  p.sinks = data_or_null<float>(sinks);
-  p.k_scale = data_or_null<float>(k_scale);
-  p.v_scale = data_or_null<float>(v_scale);
+  p.mask = optional_ptr<int64_t>(mask);
+  p.depth = optional_ptr<int32_t>(depth);
+  p.sinks = optional_ptr<float>(sinks);
+  p.k_scale = optional_ptr<float>(k_scale);
+  p.v_scale = optional_ptr<float>(v_scale);
   p.out = out.data_ptr();
   p.lse = lse.data_ptr<float>();
   p.q_dtype = dtype_of(q);

@@ -113,7 +113,7 @@ void kv_rollback(at::TensorList caches, const at::Tensor& block_table, const at:
   submit("specdec::kv_rollback", tensors, [=](void* stream) {
     for (const auto& tiling : launches)
       ascendc::launch_kv_rollback(stream, block_table.const_data_ptr(), context_lens.data_ptr(),
-                                  num_accepted.const_data_ptr(), path ? path->const_data_ptr() : nullptr, tiling);
+                                  num_accepted.const_data_ptr(), optional_ptr(path), tiling);
   });
 }
 

@@ -7,8 +7,6 @@
 
 namespace specdec::npu {
 
-inline const void* optional_ptr(const OptionalTensor& tensor) { return tensor ? tensor->const_data_ptr() : nullptr; }
-
 inline ascendc::LogitsType logits_type(const at::Tensor& logits) {
   return logits.scalar_type() == at::kFloat      ? ascendc::kFloat32
          : logits.scalar_type() == at::kBFloat16 ? ascendc::kBFloat16
@@ -34,14 +32,6 @@ inline ascendc::RowsTiling rows_tiling(const char* name, const at::Tensor& logit
 
 inline at::Tensor workspace_of(const ascendc::RowsTiling& tiling, const at::Tensor& reference) {
   return at::empty({static_cast<int64_t>(tiling.workspace)}, reference.options().dtype(at::kByte));
-}
-
-// What a launch touches: `tensors` and those of `optional` that are there.
-inline std::vector<at::Tensor> touched(std::vector<at::Tensor> tensors,
-                                       std::initializer_list<OptionalTensor> optional) {
-  for (const OptionalTensor& tensor : optional)
-    if (tensor) tensors.push_back(*tensor);
-  return tensors;
 }
 
 }  // namespace specdec::npu

@@ -25,8 +25,6 @@ TreeAttentionType type_of(const at::Tensor& tensor) {
   }
 }
 
-const void* data_or_null(const OptionalTensor& tensor) { return tensor ? tensor->const_data_ptr() : nullptr; }
-
 std::tuple<at::Tensor, at::Tensor> tree_attention(const at::Tensor& q, const at::Tensor& k_cache,
                                                   const at::Tensor& v_cache, const at::Tensor& block_table,
                                                   const at::Tensor& context_lens, const at::Tensor& cu_nodes,
@@ -77,19 +75,18 @@ std::tuple<at::Tensor, at::Tensor> tree_attention(const at::Tensor& q, const at:
                                                   block_table.const_data_ptr(),
                                                   context_lens.const_data_ptr(),
                                                   cu_nodes.const_data_ptr(),
-                                                  data_or_null(mask),
-                                                  data_or_null(depth),
-                                                  data_or_null(sinks),
-                                                  data_or_null(k_scale),
-                                                  data_or_null(v_scale),
+                                                  optional_ptr(mask),
+                                                  optional_ptr(depth),
+                                                  optional_ptr(sinks),
+                                                  optional_ptr(k_scale),
+                                                  optional_ptr(v_scale),
                                                   out.data_ptr(),
                                                   lse.data_ptr(),
                                                   workspace.data_ptr()};
-  std::vector<at::Tensor> tensors{q, k_cache, v_cache, block_table, context_lens, cu_nodes, out, lse, workspace};
-  for (const OptionalTensor* tensor : {&mask, &depth, &sinks, &k_scale, &v_scale})
-    if (*tensor) tensors.push_back(**tensor);
   const TreeAttentionType type = type_of(q);
-  submit("specdec::tree_attention", tensors,
+  submit("specdec::tree_attention",
+         touched({q, k_cache, v_cache, block_table, context_lens, cu_nodes, out, lse, workspace},
+                 {mask, depth, sinks, k_scale, v_scale}),
          [=](void* stream) { ascendc::launch_tree_attention(stream, arguments, type, quantized, tiling); });
   return {out, lse};
 }
