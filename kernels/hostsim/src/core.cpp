@@ -60,10 +60,8 @@ uint32_t Core::Limit(Mem mem) const {
 void Core::Begin(Pipe pipe, const char* op, Loc loc) {
   pipe_ = pipe;
   ++now_;
-  dma_first_touch_ = 0;
-  scalar_time_ += cost::kScalar;
-  double start = std::max({scalar_time_, free_[static_cast<int>(pipe)], ready_[static_cast<int>(pipe)]});
-  records_.push_back({{op, loc, pipe, 0, 0, start, start}, false});
+  from_hbm_ = 0;
+  records_.push_back({{op, loc, pipe, 0, 0, 0, 0}, false});
   if (!strict() && !id_.cube) {
     // The compiler orders V-V, V-S and S-MTE by itself, and nothing else.
     LocalClock& known = known_[static_cast<int>(pipe)];
@@ -83,25 +81,16 @@ void Core::Begin(Pipe pipe, const char* op, Loc loc) {
 
 void Core::Finish(double cycles, double tail, uint64_t bytes, uint32_t repeats) {
   Instruction& instruction = records_.back().instruction;
-  int p = static_cast<int>(pipe_);
-  instruction.end = instruction.start + cycles;
   instruction.bytes = bytes;
   instruction.repeats = repeats;
-  free_[p] = instruction.end;
-  done_[p] = instruction.end + tail;
-  if (pipe_ == Pipe::kS) scalar_time_ = std::max(scalar_time_, instruction.end);
-  report_.busy[p] += cycles;
+  steps_.push_back({Step::Kind::kInstruction, pipe_, 0, now_, cycles, tail, 0, 0});
 }
 
-void Core::FinishDma(uint64_t bytes) {
-  double first = static_cast<double>(std::min(dma_first_touch_, bytes));
-  double rest = static_cast<double>(bytes) - first;
-  double hbm = device_.BytesPerCycle(false), l2 = device_.BytesPerCycle(true);
-  double fill = cost::kDmaHalfSize / (first > 0 ? hbm : l2);
-  Finish(cost::kDmaStart + fill + first / hbm + rest / l2, 0, bytes, 0);
+void Core::FinishDma(uint64_t bytes, double cycles) {
+  Finish(cost::kDmaStart + cycles, 0, bytes, 0);
+  steps_.back().hbm_bytes = std::min(from_hbm_, bytes);
+  steps_.back().l2_bytes = bytes - steps_.back().hbm_bytes;
 }
-
-double Core::GmBytesPerCycle() const { return device_.BytesPerCycle(false); }
 
 bool Core::InRange(const LocalRef& ref, uint32_t addr, uint32_t bytes) {
   uint64_t end = uint64_t{addr} + bytes;
@@ -232,8 +221,6 @@ void Core::FailRange(Fault fault, Mem mem, uint64_t begin, uint64_t end, const s
   device_.Add({fault, device_.config().name, {name_, current.pipe, current.op, current.loc}, mem, begin, end, message});
 }
 
-double Core::time() const { return std::max(scalar_time_, *std::max_element(done_.begin(), done_.end())); }
-
 void Core::AtEnd() {
   BarrierAll();
   for (auto& [line, entry] : cache_) {
@@ -264,11 +251,21 @@ void Core::AfterAll() {
   }
 }
 
-CoreReport Core::TakeReport() {
-  report_.cycles = time();
+CoreSteps Core::TakeSteps() { return {id_.cube, std::move(steps_)}; }
+
+CoreReport Core::TakeReport(const CoreTimes& times) {
+  report_.cycles = times.end;
+  report_.busy = times.busy;
   report_.instructions = records_.size() - 1;
   if (device_.config().keep_log) {
-    for (size_t i = 1; i < records_.size(); ++i) report_.log.push_back(records_[i].instruction);
+    for (size_t i = 1; i < records_.size(); ++i) {
+      Instruction& instruction = records_[i].instruction;
+      if (i < times.instructions.size()) {
+        instruction.start = times.instructions[i].start;
+        instruction.end = times.instructions[i].end;
+      }
+      report_.log.push_back(instruction);
+    }
   }
   return std::move(report_);
 }

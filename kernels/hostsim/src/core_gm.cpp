@@ -6,12 +6,6 @@
 #include "hostsim/device.h"
 
 namespace hostsim {
-namespace {
-
-bool Untouched(const GmGranule& granule) { return granule.write.instruction == 0 && granule.reads[0].instruction == 0; }
-
-}  // namespace
-
 bool Core::Knows(const GmAccess& access, Pipe pipe) const {
   int p = static_cast<int>(access.pipe);
   if (access.core != id_.index) return access.instruction <= foreign_[access.core * kPipes + p];
@@ -45,10 +39,9 @@ bool Core::ReadGm(const void* pointer, size_t bytes) {
                 "a scalar store to this line is still in the data cache");
     }
   }
-  uint64_t touched = 0;
   for (uintptr_t base = begin / kBlock * kBlock; base < end; base += kBlock) {
     GmGranule& granule = range->At(std::max(base, begin));
-    if (Untouched(granule)) touched += kBlock;
+    if (!device_.TouchLine(granule)) from_hbm_ += kBlock;
     uint32_t mask = ByteMask(base, begin, end);
     if (granule.write.instruction != 0 && (granule.write_bytes & mask) != 0 && !Knows(granule.write, pipe_)) {
       bool own = granule.write.core == id_.index;
@@ -71,8 +64,6 @@ bool Core::ReadGm(const void* pointer, size_t bytes) {
     granule.read_bytes[slot] = same ? granule.read_bytes[slot] | mask : mask;
     granule.reads[slot] = {static_cast<uint16_t>(id_.index), pipe_, false, now_};
   }
-  dma_first_touch_ += touched;
-  device_.AddFirstTouch(touched);
   return true;
 }
 
@@ -82,10 +73,9 @@ bool Core::WriteGm(const void* pointer, size_t bytes, bool atomic_write) {
   GmRange* range = FindGm(begin, bytes);
   if (range == nullptr) return false;
   report_.gm_written += bytes;
-  uint64_t touched = 0;
   for (uintptr_t base = begin / kBlock * kBlock; base < end; base += kBlock) {
     GmGranule& granule = range->At(std::max(base, begin));
-    if (Untouched(granule)) touched += kBlock;
+    if (!device_.TouchLine(granule)) from_hbm_ += kBlock;
     uint32_t mask = ByteMask(base, begin, end);
     uintptr_t from = std::max(base, begin), to = std::min(base + kBlock, end);
     GmAccess& write = granule.write;
@@ -117,8 +107,6 @@ bool Core::WriteGm(const void* pointer, size_t bytes, bool atomic_write) {
     granule.unordered_bytes = more && !ordered ? granule.unordered_bytes | mask : mask;
     write = {static_cast<uint16_t>(id_.index), pipe_, atomic_write, now_};
   }
-  dma_first_touch_ += touched;
-  device_.AddFirstTouch(touched);
   return true;
 }
 

@@ -41,8 +41,8 @@ void Core::SetFlag(Pipe from, Pipe to, int id, Loc loc) {
   flag.loc = loc;
   flag.known = known_[f];
   flag.known[f] = now_;  // all of the pipe's instructions so far
-  flag.time = from == Pipe::kS ? scalar_time_ : std::max(done_[f], ready_[f]);
-  scalar_time_ += cost::kFlag;
+  flag.event = device_.NewEvent();
+  steps_.push_back({Step::Kind::kSignal, from, flag.event});
 }
 
 void Core::WaitFlag(Pipe from, Pipe to, int id, Loc loc) {
@@ -51,34 +51,29 @@ void Core::WaitFlag(Pipe from, Pipe to, int id, Loc loc) {
     return;
   }
   Flag& flag = flags_[static_cast<int>(from)][static_cast<int>(to)][id];
-  scalar_time_ += cost::kFlag;
   if (!flag.set) {
     FailAt(Fault::kOrphanWait, to, "WaitFlag", loc, EventName(from, to, id) + " was not set: the pipe would hang");
     return;
   }
   flag.set = false;
+  steps_.push_back({Step::Kind::kWait, to, flag.event});
   if (to == Pipe::kS) {
     // The scalar unit dispatches everything that follows, so all pipes are behind this wait.
     for (LocalClock& clock : known_) MergeClock(clock, flag.known);
-    scalar_time_ = std::max(scalar_time_, flag.time);
   } else {
     MergeClock(known_[static_cast<int>(to)], flag.known);
-    double& ready = ready_[static_cast<int>(to)];
-    ready = std::max(ready, flag.time);
   }
 }
 
 void Core::Barrier(Pipe pipe) {
   int p = static_cast<int>(pipe);
   known_[p][p] = now_;
-  ready_[p] = std::max(ready_[p], done_[p]);
-  scalar_time_ += cost::kFlag;
+  steps_.push_back({Step::Kind::kBarrier, pipe});
 }
 
 void Core::BarrierAll() {
   for (LocalClock& clock : known_) clock.fill(now_);
-  scalar_time_ = time();
-  ready_.fill(scalar_time_);
+  steps_.push_back({Step::Kind::kBarrierAll});
 }
 
 int Core::FreeEvent(Pipe from, Pipe to) {
@@ -131,8 +126,8 @@ void Core::CrossCoreSet(uint32_t mode, Pipe pipe, uint32_t flag, Loc loc) {
   own[static_cast<int>(pipe)] = now_;
   own[static_cast<int>(Pipe::kS)] = now_;  // scalar code before this call is done when it is dispatched
   std::copy(own.begin(), own.end(), signal.clock.begin() + id_.index * kPipes);
-  signal.time = std::max(scalar_time_, done_[static_cast<int>(pipe)]);
-  scalar_time_ += cost::kFlag;
+  signal.event = device_.NewEvent();
+  steps_.push_back({Step::Kind::kSignal, pipe, signal.event});
   device_.Arrive(*this, mode, flag, std::move(signal));
 }
 
@@ -151,7 +146,6 @@ void Core::CrossCoreWait(uint32_t flag, Loc loc) {
            "flag id " + std::to_string(flag) + " is cut to 4 bits");
   }
   flag %= 16;
-  scalar_time_ += cost::kFlag;
   if (arrived_[flag].empty()) {
     waiting_ = {static_cast<int>(flag), in_sync_all_ ? "SyncAll" : "CrossCoreWaitFlag", loc};
     while (arrived_[flag].empty()) device_.Yield();
@@ -168,8 +162,7 @@ void Core::Merge(const Signal& signal) {
   std::copy_n(signal.clock.begin() + id_.index * kPipes, kPipes, own.begin());
   for (LocalClock& clock : known_) MergeClock(clock, own);
   foreign_history_.push_back(foreign_);
-  scalar_time_ = std::max(scalar_time_, signal.time + cost::kCrossCore);
-  ready_.fill(scalar_time_);
+  steps_.push_back({Step::Kind::kWait, Pipe::kS, signal.event, 0, cost::kCrossCore});
 }
 
 void Core::SyncAll(bool vector_only, Loc loc) {

@@ -161,6 +161,11 @@ bool DrainColumns(Core& core, const LocalRef& src, const Drain& p, Store store) 
   return true;
 }
 
+// Into L0A, L0B or, when it is filled, L1.
+double LoadCycles(Mem to, uint64_t bytes) {
+  return cost::kCubeHead + static_cast<double>(bytes) / (to == Mem::kL0A ? cost::kL0aBytes : cost::kL0bBytes);
+}
+
 double DrainCycles(const Drain& p) { return p.matrices * double(p.m) * p.n * 4 / cost::kFixpipeBytes; }
 
 }  // namespace
@@ -191,7 +196,7 @@ void LoadFractals(Loc loc, const LocalRef& dst, const LocalRef& src, const Load2
     }
   }
   uint64_t bytes = uint64_t{p.repeats} * kFractal;
-  core.Finish(cost::kCubeHead + static_cast<double>(bytes) / cost::kMte1Bytes, cost::kVectorTail, bytes, p.repeats);
+  core.Finish(LoadCycles(dst.mem, bytes), cost::kVectorTail, bytes, p.repeats);
 }
 
 void LoadSquares(Loc loc, const LocalRef& dst, const LocalRef& src, const Load2D& p, uint32_t dst_frac_gap,
@@ -228,7 +233,7 @@ void LoadSquares(Loc loc, const LocalRef& dst, const LocalRef& src, const Load2D
     }
   }
   uint64_t bytes = uint64_t{p.repeats} * square;
-  core.Finish(cost::kCubeHead + static_cast<double>(bytes) / cost::kMte1Bytes, cost::kVectorTail, bytes, p.repeats);
+  core.Finish(LoadCycles(dst.mem, bytes), cost::kVectorTail, bytes, p.repeats);
 }
 
 void FillFractals(Loc loc, const LocalRef& dst, uint32_t repeats, uint32_t bytes, uint32_t gap_bytes, uint64_t value,
@@ -244,8 +249,7 @@ void FillFractals(Loc loc, const LocalRef& dst, uint32_t repeats, uint32_t bytes
     if (!fine) break;
     for (uint32_t i = 0; i < bytes; ++i) core.Data(dst.mem)[to + i] = static_cast<uint8_t>(value >> (i % elem * 8));
   }
-  core.Finish(cost::kCubeHead + repeats * double(bytes) / cost::kMte1Bytes, cost::kVectorTail, repeats * bytes,
-              repeats);
+  core.Finish(LoadCycles(dst.mem, uint64_t{repeats} * bytes), cost::kVectorTail, repeats * bytes, repeats);
 }
 
 void Multiply(Loc loc, const LocalRef& c, const LocalRef& a, const LocalRef& b, Element input, const Product& p) {
@@ -306,8 +310,7 @@ void DrainToGm(Loc loc, void* dst, const LocalRef& src, const Drain& p, Element 
     total += bytes;
     return true;
   });
-  core.Finish(cost::kDmaStart + DrainCycles(p) + static_cast<double>(total) / core.GmBytesPerCycle(), cost::kVectorTail,
-              total, 1);
+  core.FinishDma(total, DrainCycles(p));
 }
 
 void DrainToL1(Loc loc, const LocalRef& dst, const LocalRef& src, const Drain& p) {

@@ -142,14 +142,12 @@ Report Device::Run(const std::function<void()>& body) {
   report.profile = profile_.name;
   report.errors = std::move(errors_);
   report.gm_first_touch = first_touch_;
-  // Blocks beyond the physical cores run in further rounds.
-  std::vector<double> cube(profile_.cube_cores), vector(profile_.vector_cores);
-  size_t next_cube = 0, next_vector = 0;
-  for (auto& core : cores_) {
-    CoreReport part = core->TakeReport();
-    double& slot = part.cube ? cube[next_cube++ % cube.size()] : vector[next_vector++ % vector.size()];
-    slot += part.cycles;
-    report.cycles = std::max(report.cycles, slot);
+  std::vector<CoreSteps> steps;
+  for (auto& core : cores_) steps.push_back(core->TakeSteps());
+  std::vector<CoreTimes> times = Replay(profile_, steps, joints_, num_events_);
+  for (size_t i = 0; i < cores_.size(); ++i) {
+    CoreReport part = cores_[i]->TakeReport(times[i]);
+    report.cycles = std::max(report.cycles, times[i].end);
     report.instructions += part.instructions;
     report.gm_read += part.gm_read;
     report.gm_written += part.gm_written;
@@ -203,12 +201,14 @@ void Device::Arrive(Core& from, uint32_t mode, uint32_t flag, Signal signal) {
   }
   Signal joint = std::move(queues[0].front());
   queues[0].pop_front();
+  joints_.push_back({NewEvent(), {joint.event}});
   for (size_t q = 1; q < queues.size(); ++q) {
     const Signal& other = queues[q].front();
     for (size_t i = 0; i < joint.clock.size(); ++i) joint.clock[i] = std::max(joint.clock[i], other.clock[i]);
-    joint.time = std::max(joint.time, other.time);
+    joints_.back().parts.push_back(other.event);
     queues[q].pop_front();
   }
+  joint.event = joints_.back().event;
   for (size_t to : Destinations(from, mode)) cores_[to]->Deliver(flag, joint);
 }
 
@@ -224,10 +224,13 @@ void Device::Add(Error error) {
   if (errors_.size() < kMaxErrors) errors_.push_back(std::move(error));
 }
 
-double Device::BytesPerCycle(bool l2) const {
-  double total = l2 ? profile_.l2_gb_s : profile_.hbm_gb_s;
-  double readers = static_cast<double>(std::min<size_t>(cores_.size(), profile_.vector_cores));
-  return std::min(profile_.core_gb_s, total / readers) / profile_.clock_ghz;
+bool Device::TouchLine(GmGranule& granule) {
+  const bool first = granule.touched == 0;
+  const bool in_l2 = !first && from_hbm_ + 1 - granule.touched <= profile_.l2_bytes;
+  if (first) first_touch_ += kBlock;
+  if (!in_l2) from_hbm_ += kBlock;
+  granule.touched = from_hbm_ + 1;
+  return in_l2;
 }
 
 Report Launch(const LaunchConfig& config, const std::function<void()>& body) {

@@ -1,5 +1,6 @@
 // Data movement, scalar access, the cube core and reports.
 #include "functions.h"
+#include "hostsim/device.h"
 
 // ---- data movement -------------------------------------------------------------------------------------------------
 
@@ -397,4 +398,112 @@ CHECK_FUNCTIONS(counts) {
   Expect(log[0].end <= log[1].start && log[1].end <= log[2].start, "flags order the timeline");
   Expect(report.cycles >= log[2].end && report.microseconds > 0, "length of the timeline");
   Expect(report.Text().find("model estimate, uncalibrated") != std::string::npos, "label");
+}
+
+// ---- time ----------------------------------------------------------------------------------------------------------
+
+namespace {
+
+constexpr double kClock = 1.8;  // GHz, of a 910B3
+constexpr uint32_t kCopyBytes = 65536;
+
+bool Near(double got, double want) { return std::fabs(got - want) <= 2e-3 * want; }
+double Cycles(double bytes, double gb_s) { return hostsim::cost::kDmaStart + bytes / (gb_s / kClock); }
+double LastCopy(const hostsim::CoreReport& core) { return core.log.back().end - core.log.back().start; }
+
+// How long each core's last copy takes when `blocks` read a part each, `times` over.
+std::vector<double> ReadTimes(uint32_t blocks, uint32_t times) {
+  Gm<uint8_t> in(size_t{blocks} * kCopyBytes);
+  hostsim::Report report = Run(
+      "read", hostsim::Vector(),
+      [&] {
+        for (uint32_t i = 0; i < times; ++i) {
+          DataCopy(Ub<uint8_t>(0, kCopyBytes), in.tensor()[GetBlockIdx() * kCopyBytes], kCopyBytes);
+          PipeBarrier<PIPE_ALL>();
+        }
+      },
+      blocks);
+  std::vector<double> spans;
+  for (const hostsim::CoreReport& core : report.cores) spans.push_back(LastCopy(core));
+  return spans;
+}
+
+}  // namespace
+
+CHECK_FUNCTIONS(bandwidth_of_memory) {
+  Expect(Near(ReadTimes(1, 1)[0], Cycles(kCopyBytes, 100)), "one core alone has its own ceiling");
+  for (double span : ReadTimes(40, 1)) Expect(Near(span, Cycles(kCopyBytes, 1600 / 40.0)), "40 cores share HBM");
+  for (double span : ReadTimes(40, 2)) Expect(Near(span, Cycles(kCopyBytes, 100)), "the second time it comes from L2");
+}
+
+CHECK_FUNCTIONS(bandwidth_is_shared_by_those_who_copy) {
+  // Core b copies b + 1 pieces: the later a piece, the fewer cores copy beside it.
+  Gm<uint8_t> in(40 * 41 / 2 * 4096);
+  hostsim::Report report = Run(
+      "stairs", hostsim::Vector(),
+      [&] {
+        uint32_t block = GetBlockIdx();
+        for (uint32_t i = 0; i <= block; ++i) {
+          DataCopy(Ub<uint8_t>(i * 4096, 4096), in.tensor()[(block * (block + 1) / 2 + i) * 4096], 4096);
+        }
+      },
+      40);
+  const auto& log = report.cores[39].log;
+  Expect(Near(log[39].end - log[39].start, Cycles(4096, 100)), "the last piece, alone");
+  double first = log[0].end - log[0].start;
+  Expect(first > Cycles(4096, 1600 / 39.0) && first < Cycles(4096, 1600 / 41.0), "the first piece, with all others");
+  Expect(report.cycles >= 40 * 41 / 2 * 4096 / (1600 / kClock), "no faster than HBM");
+}
+
+CHECK_FUNCTIONS(copies_in_and_out_share_bandwidth) {
+  Gm<uint8_t> in(40 * kCopyBytes), out(40 * kCopyBytes);
+  hostsim::Report report = Run(
+      "both ways", hostsim::Vector(),
+      [&] {
+        const uint64_t at = GetBlockIdx() * kCopyBytes;
+        Duplicate(Ub<uint16_t>(kCopyBytes, kCopyBytes / 2), uint16_t(0), kCopyBytes / 2);
+        PipeBarrier<PIPE_ALL>();
+        DataCopy(Ub<uint8_t>(0, kCopyBytes), in.tensor()[at], kCopyBytes);
+        DataCopy(out.tensor()[at], Ub<uint8_t>(kCopyBytes, kCopyBytes), kCopyBytes);
+      },
+      40);
+  for (const hostsim::CoreReport& core : report.cores) {
+    Expect(Near(LastCopy(core), Cycles(kCopyBytes, 1600 / 80.0)), "80 copies share HBM");
+  }
+}
+
+CHECK_FUNCTIONS(l2_forgets_what_it_has_no_room_for) {
+  hostsim::DeviceProfile profile = *hostsim::FindProfile("910B3");
+  profile.l2_bytes = 2 * hostsim::kBlock;
+  hostsim::LaunchConfig config("l2", hostsim::Vector(), 1);
+  hostsim::Device device(config, profile);
+  hostsim::GmGranule a, b, others[3];
+  for (hostsim::GmGranule* line : {&a, &b}) Expect(!device.TouchLine(*line), "never seen");
+  for (hostsim::GmGranule* line : {&a, &b}) Expect(device.TouchLine(*line), "both are there");
+  for (hostsim::GmGranule& line : others) {
+    Expect(!device.TouchLine(line), "never seen");
+    Expect(device.TouchLine(b), "used all the time");
+  }
+  Expect(!device.TouchLine(a), "pushed out");
+}
+
+CHECK_FUNCTIONS(more_blocks_than_cores_run_one_after_the_other) {
+  auto cycles = [](uint32_t blocks) {
+    return Run("rounds", hostsim::Vector(), [] { Duplicate(Ub<float>(0, 4096), 1.0f, 4096); }, blocks).cycles;
+  };
+  Expect(cycles(40) == cycles(1) && Near(cycles(100), 3 * cycles(1)), "three rounds of 40 cores");
+}
+
+CHECK_FUNCTIONS(a_signal_takes_its_time_to_other_cores) {
+  hostsim::Report report = Run(
+      "signal", hostsim::Mix(0, 1),
+      [] {
+        if (GetBlockIdx() == 0) Duplicate(Ub<float>(0, 4096), 1.0f, 4096);
+        SyncAll();
+        Duplicate(Ub<float>(0, 64), 1.0f, 64);
+      },
+      2);
+  const auto &slow = report.cores[0].log, &fast = report.cores[1].log;
+  Expect(fast[0].start >= slow[0].end + hostsim::cost::kCrossCore, "the fast core waits for the slow one");
+  Expect(fast[0].start < slow[0].end + hostsim::cost::kCrossCore + 100, "and no longer");
 }

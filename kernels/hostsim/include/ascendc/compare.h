@@ -6,8 +6,6 @@
 namespace AscendC {
 namespace detail {
 
-constexpr double kCostGatherMask = 14;
-
 template <class T>
 bool Compares(T a, T b, CMPMODE mode) {
   switch (mode) {
@@ -326,8 +324,8 @@ void GatherMaskInto(const char* op, Loc loc, const LocalTensor<T>& dst, const Lo
     }
   }
   uint32_t repeats = p.repeatTimes * hostsim::CeilDiv(per_repeat, kPerRepeat);
-  core.Finish(hostsim::cost::kVectorHead + repeats * kCostGatherMask, hostsim::cost::kVectorTail, kept * sizeof(T),
-              repeats);
+  core.Finish(hostsim::cost::kVectorHead + repeats * detail::kCostGatherMask, hostsim::cost::kVectorTail,
+              kept * sizeof(T), repeats);
 }
 
 }  // namespace detail

@@ -11,6 +11,7 @@ void GatherInto(hostsim::VectorCall& call, const hostsim::VecArg& dst, const Loc
                 const LocalTensor<uint32_t>& offsets, uint32_t base) {
   static_assert(sizeof(T) == 2 || sizeof(T) == 4, "Gather supports 16 and 32 bit types");
   hostsim::Core& core = hostsim::Current();
+  call.CyclesPerRepeat(call.per_repeat() / 5.0);  // 5 elements a cycle
   hostsim::VecArg offset_arg{offsets.ref(), sizeof(uint32_t), 1, call.per_repeat() * 4 / hostsim::kBlock};
   if (!call.StartGather(dst, offset_arg)) return;
   uint8_t* ub = core.Data(hostsim::Mem::kUb);
@@ -121,7 +122,7 @@ void CopyRepeats(Loc loc, const LocalTensor<T>& dst, const LocalTensor<T>& src, 
   static_assert(sizeof(T) == 2 || sizeof(T) == 4, "Copy supports 16 and 32 bit types");
   hostsim::VectorCall call("Copy", loc, sizeof(T));
   SetLanes<true>(call, mask, repeats);
-  call.CyclesPerRepeat(kCostScalarOp);
+  call.CyclesPerRepeat(kCostOp);
   hostsim::Map<T, T>(call, Strided(dst, p.dstStride, p.dstRepeatSize), Strided(src, p.srcStride, p.srcRepeatSize),
                      [](T v) { return v; });
 }

@@ -100,7 +100,8 @@ inline int64_t GetSubBlockNum() { return GetTaskRatio(); }
 inline int64_t GetSubBlockIdx() { return ASCEND_IS_AIV ? hostsim::Current().id().sub : 0; }
 inline int64_t GetBlockIdx() { return hostsim::Current().id().block * GetTaskRatio() + GetSubBlockIdx(); }
 constexpr int16_t GetDataBlockSizeInBytes() { return ONE_BLK_SIZE; }
-inline int64_t GetSystemCycle() { return static_cast<int64_t>(hostsim::Current().time()); }
+// Grows; cycles are known only when all cores have run.
+inline int64_t GetSystemCycle() { return hostsim::Current().instructions(); }
 inline void InitSocState() {}
 
 template <class... Args>

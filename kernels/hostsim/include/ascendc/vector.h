@@ -14,8 +14,10 @@
 namespace AscendC {
 namespace detail {
 
-// Cycles a repeat.
-constexpr double kCostScalarOp = 1, kCostOp = 2, kCostDivFloat = 4, kCostDivHalf = 8;
+// Cycles a repeat, from asc-devkit's table of vector instructions' theoretical performance.
+constexpr double kCostOp = 1, kCostGatherMask = 2;
+template <class T>
+constexpr double kCostSlow = sizeof(T) == 4 ? 2 : 4;  // Exp, Ln, Sqrt, Div, MulAddDst: 32 elements a cycle
 
 template <class T>
 hostsim::VecArg Dense(const hostsim::VectorCall& call, const LocalTensor<T>& t) {
@@ -211,12 +213,12 @@ T ShiftRightOp(T a, T by, bool round) {
                                                           repeatParams, detail::OP{});                           \
   }
 HOSTSIM_UNARY(Relu, ReluOp, detail::kCostOp, (detail::kIsOneOf<T, half, float, int32_t>))
-HOSTSIM_UNARY(Exp, ExpOp, detail::kCostOp, detail::kIsFloat<T>)
-HOSTSIM_UNARY(Ln, LnOp, detail::kCostOp, detail::kIsFloat<T>)
+HOSTSIM_UNARY(Exp, ExpOp, detail::kCostSlow<T>, detail::kIsFloat<T>)
+HOSTSIM_UNARY(Ln, LnOp, detail::kCostSlow<T>, detail::kIsFloat<T>)
 HOSTSIM_UNARY(Abs, AbsOp, detail::kCostOp, detail::kIsFloat<T>)
 HOSTSIM_UNARY(Reciprocal, ReciprocalOp, detail::kCostOp, detail::kIsFloat<T>)
 HOSTSIM_UNARY(Rsqrt, RsqrtOp, detail::kCostOp, detail::kIsFloat<T>)
-HOSTSIM_UNARY(Sqrt, SqrtOp, detail::kCostOp, detail::kIsFloat<T>)
+HOSTSIM_UNARY(Sqrt, SqrtOp, detail::kCostSlow<T>, detail::kIsFloat<T>)
 HOSTSIM_UNARY(Not, NotOp, detail::kCostOp, (detail::kIsOneOf<T, int16_t, uint16_t>))
 #undef HOSTSIM_UNARY
 
@@ -244,7 +246,7 @@ HOSTSIM_UNARY(Not, NotOp, detail::kCostOp, (detail::kIsOneOf<T, int16_t, uint16_
 HOSTSIM_BINARY(Add, AddOp, detail::kCostOp, detail::kIsArithmetic<T>)
 HOSTSIM_BINARY(Sub, SubOp, detail::kCostOp, detail::kIsArithmetic<T>)
 HOSTSIM_BINARY(Mul, MulOp, detail::kCostOp, detail::kIsArithmetic<T>)
-HOSTSIM_BINARY(Div, DivOp, sizeof(T) == 4 ? detail::kCostDivFloat : detail::kCostDivHalf, detail::kIsFloat<T>)
+HOSTSIM_BINARY(Div, DivOp, detail::kCostSlow<T>, detail::kIsFloat<T>)
 HOSTSIM_BINARY(Max, MaxOp, detail::kCostOp, detail::kIsArithmetic<T>)
 HOSTSIM_BINARY(Min, MinOp, detail::kCostOp, detail::kIsArithmetic<T>)
 HOSTSIM_BINARY(And, AndOp, detail::kCostOp, (detail::kIsOneOf<T, int16_t, uint16_t>))
@@ -276,12 +278,12 @@ HOSTSIM_BINARY(Or, OrOp, detail::kCostOp, (detail::kIsOneOf<T, int16_t, uint16_t
     detail::UnaryRepeat<isSetMask, T, T, const uint64_t*>(#NAME, loc, CYCLES, dst, src, mask, repeatTime,     \
                                                           repeatParams, [s](T a) -> T { return EXPR; });      \
   }
-HOSTSIM_SCALAR(Adds, detail::AddOp{}(a, s), detail::kCostScalarOp, detail::kIsArithmetic<T>)
-HOSTSIM_SCALAR(Muls, detail::MulOp{}(a, s), detail::kCostScalarOp, detail::kIsArithmetic<T>)
-HOSTSIM_SCALAR(Maxs, detail::MaxOp{}(a, s), detail::kCostScalarOp, detail::kIsArithmetic<T>)
-HOSTSIM_SCALAR(Mins, detail::MinOp{}(a, s), detail::kCostScalarOp, detail::kIsArithmetic<T>)
-HOSTSIM_SCALAR(LeakyRelu, a < T(0) ? detail::MulOp{}(a, s) : a, detail::kCostScalarOp, detail::kIsFloat<T>)
-HOSTSIM_SCALAR(ShiftLeft, detail::ShiftLeftOp(a, s), detail::kCostScalarOp,
+HOSTSIM_SCALAR(Adds, detail::AddOp{}(a, s), detail::kCostOp, detail::kIsArithmetic<T>)
+HOSTSIM_SCALAR(Muls, detail::MulOp{}(a, s), detail::kCostOp, detail::kIsArithmetic<T>)
+HOSTSIM_SCALAR(Maxs, detail::MaxOp{}(a, s), detail::kCostOp, detail::kIsArithmetic<T>)
+HOSTSIM_SCALAR(Mins, detail::MinOp{}(a, s), detail::kCostOp, detail::kIsArithmetic<T>)
+HOSTSIM_SCALAR(LeakyRelu, a < T(0) ? detail::MulOp{}(a, s) : a, detail::kCostOp, detail::kIsFloat<T>)
+HOSTSIM_SCALAR(ShiftLeft, detail::ShiftLeftOp(a, s), detail::kCostOp,
                (detail::kIsOneOf<T, int16_t, uint16_t, int32_t, uint32_t>))
 #undef HOSTSIM_SCALAR
 
@@ -290,7 +292,7 @@ void ShiftRight(const LocalTensor<T>& dst, const LocalTensor<T>& src, const T& s
                 Loc loc = Loc::Here()) {
   static_assert(detail::kIsOneOf<T, int16_t, uint16_t, int32_t, uint32_t>, "ShiftRight does not support this type");
   T s = scalarValue;
-  detail::UnaryCount("ShiftRight", loc, detail::kCostScalarOp, dst, src, count,
+  detail::UnaryCount("ShiftRight", loc, detail::kCostOp, dst, src, count,
                      [s](T a) { return detail::ShiftRightOp(a, s, false); });
 }
 template <typename T, bool isSetMask = true>
@@ -298,7 +300,7 @@ void ShiftRight(const LocalTensor<T>& dst, const LocalTensor<T>& src, const T& s
                 const int32_t repeatTime, const UnaryRepeatParams& repeatParams, bool roundEn = false,
                 Loc loc = Loc::Here()) {
   T s = scalarValue;
-  detail::UnaryRepeat<isSetMask>("ShiftRight", loc, detail::kCostScalarOp, dst, src, mask, repeatTime, repeatParams,
+  detail::UnaryRepeat<isSetMask>("ShiftRight", loc, detail::kCostOp, dst, src, mask, repeatTime, repeatParams,
                                  [s, roundEn](T a) { return detail::ShiftRightOp(a, s, roundEn); });
 }
 template <typename T, bool isSetMask = true>
@@ -307,7 +309,7 @@ void ShiftRight(const LocalTensor<T>& dst, const LocalTensor<T>& src, const T& s
                 Loc loc = Loc::Here()) {
   T s = scalarValue;
   detail::UnaryRepeat<isSetMask, T, T, const uint64_t*>(
-      "ShiftRight", loc, detail::kCostScalarOp, dst, src, mask, repeatTime, repeatParams,
+      "ShiftRight", loc, detail::kCostOp, dst, src, mask, repeatTime, repeatParams,
       [s, roundEn](T a) { return detail::ShiftRightOp(a, s, roundEn); });
 }
 
@@ -327,7 +329,7 @@ void MulAddDst(const LocalTensor<T>& dst, const LocalTensor<T>& src0, const Loca
                Loc loc = Loc::Here()) {
   static_assert(detail::kIsFloat<T>, "MulAddDst does not support this type");
   hostsim::VectorCall call("MulAddDst", loc, sizeof(T));
-  call.Count(count);
+  call.Count(count).CyclesPerRepeat(detail::kCostSlow<T>);
   hostsim::VecArg args[] = {detail::Dense(call, src0), detail::Dense(call, src1), detail::Dense(call, dst)};
   if (!call.Start(args[2], args, 3)) return;
   uint8_t* ub = hostsim::Current().Data(hostsim::Mem::kUb);
@@ -359,7 +361,7 @@ template <typename T>
 void Duplicate(const LocalTensor<T>& dst, const T& scalarValue, const int32_t& count, Loc loc = Loc::Here()) {
   static_assert(detail::kCanDuplicate<T>, "Duplicate does not support this type");
   hostsim::VectorCall call("Duplicate", loc, sizeof(T));
-  call.Count(count).CyclesPerRepeat(detail::kCostScalarOp);
+  call.Count(count).CyclesPerRepeat(detail::kCostOp);
   detail::Fill(call, detail::Dense(call, dst), scalarValue);
 }
 template <typename T, bool isSetMask = true>
@@ -368,7 +370,7 @@ void Duplicate(const LocalTensor<T>& dst, const T& scalarValue, uint64_t mask, c
   static_assert(detail::kCanDuplicate<T>, "Duplicate does not support this type");
   hostsim::VectorCall call("Duplicate", loc, sizeof(T));
   detail::SetLanes<isSetMask>(call, mask, repeatTime);
-  call.CyclesPerRepeat(detail::kCostScalarOp);
+  call.CyclesPerRepeat(detail::kCostOp);
   detail::Fill(call, detail::Strided(dst, dstBlockStride, dstRepeatStride), scalarValue);
 }
 template <typename T, bool isSetMask = true>
@@ -377,7 +379,7 @@ void Duplicate(const LocalTensor<T>& dst, const T& scalarValue, uint64_t mask[],
   static_assert(detail::kCanDuplicate<T>, "Duplicate does not support this type");
   hostsim::VectorCall call("Duplicate", loc, sizeof(T));
   detail::SetLanes<isSetMask>(call, static_cast<const uint64_t*>(mask), repeatTime);
-  call.CyclesPerRepeat(detail::kCostScalarOp);
+  call.CyclesPerRepeat(detail::kCostOp);
   detail::Fill(call, detail::Strided(dst, dstBlockStride, dstRepeatStride), scalarValue);
 }
 

@@ -18,6 +18,7 @@
 #include "hostsim/gm.h"
 #include "hostsim/profile.h"
 #include "hostsim/report.h"
+#include "hostsim/timeline.h"
 #include "hostsim/types.h"
 
 namespace hostsim {
@@ -29,7 +30,7 @@ using LocalClock = std::array<uint32_t, kPipes>;
 // What a cross-core flag carries: how far every pipe of every core had got.
 struct Signal {
   std::vector<uint32_t> clock;  // [core * kPipes + pipe]
-  double time = 0;
+  EventId event = 0;
 };
 
 struct CoreId {
@@ -84,8 +85,7 @@ class Core {
   bool ReadGm(const void* address, size_t bytes);
   bool WriteGm(const void* address, size_t bytes, bool atomic = false);
   void Finish(double cycles, double tail, uint64_t bytes, uint32_t repeats);
-  void FinishDma(uint64_t bytes);  // between GM and local memory
-  double GmBytesPerCycle() const;
+  void FinishDma(uint64_t bytes, double cycles = 0);  // between GM and local memory; at least so many cycles
   void SetSelfOrdered() { records_.back().self_ordered = true; }
   void AddMacs(uint64_t macs) { report_.macs += macs; }
 
@@ -129,8 +129,9 @@ class Core {
 
   void AtEnd();     // the kernel returned
   void AfterAll();  // it returned on all cores
-  CoreReport TakeReport();
-  double time() const;
+  uint32_t instructions() const { return now_; }
+  CoreSteps TakeSteps();
+  CoreReport TakeReport(const CoreTimes& times);
 
   PipeState pipe_state;
   AtomicState atomic;  // what DMA writes to global memory do
@@ -162,7 +163,7 @@ class Core {
   struct Flag {
     bool set = false;
     LocalClock known{};
-    double time = 0;
+    EventId event = 0;
     Loc loc;
   };
   struct CacheLine {
@@ -206,10 +207,9 @@ class Core {
   std::vector<uintptr_t> dirty_lines_;
   Waiting waiting_;
   bool in_sync_all_ = false;
-  uint64_t dma_first_touch_ = 0;  // of the current instruction
+  uint64_t from_hbm_ = 0;  // bytes of the lines that the current instruction does not find in L2
 
-  double scalar_time_ = 0;
-  std::array<double, kPipes> free_{}, done_{}, ready_{};
+  std::vector<Step> steps_;
   CoreReport report_;
 };
 

@@ -27,9 +27,9 @@ class Device {
   void Yield();
 
   void Add(Error error);
-  void AddFirstTouch(uint64_t bytes) { first_touch_ += bytes; }
-  // Bytes a cycle one core gets from HBM or L2 while all cores of the launch read.
-  double BytesPerCycle(bool l2) const;
+  // Whether L2 holds the line: it was touched in this launch, and since then no more than fits there came from HBM.
+  bool TouchLine(GmGranule& granule);
+  EventId NewEvent() { return ++num_events_; }
 
   bool scalar_stores = false;  // some core wrote global memory through its data cache
   bool sync_all_used = false;
@@ -46,6 +46,9 @@ class Device {
   std::map<std::tuple<uint32_t, std::vector<size_t>, uint32_t>, std::vector<std::deque<Signal>>> arrivals_;
   std::vector<Error> errors_;
   uint64_t first_touch_ = 0;
+  uint64_t from_hbm_ = 0;  // bytes
+  std::vector<JointEvent> joints_;
+  EventId num_events_ = 0;
 };
 
 }  // namespace hostsim

@@ -25,6 +25,7 @@ struct GmGranule {
   uint32_t write_bytes = 0;
   uint32_t unordered_bytes = 0;  // of these, what the writing pipe itself may still be writing
   uint32_t next_reader = 0;
+  uint64_t touched = 0;  // Device::TouchLine
   GmAccess reads[kReaders];
   uint32_t read_bytes[kReaders] = {};
 };

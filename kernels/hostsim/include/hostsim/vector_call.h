@@ -81,7 +81,7 @@ class VectorCall {
   bool counting_ = false;
   bool bad_ = false;
   VecMask mask_{};
-  double cycles_ = 2;
+  double cycles_ = 1;
 };
 
 // dst[i] = f(src[i]) and dst[i] = f(a[i], b[i]) over the active lanes, in hardware order.
