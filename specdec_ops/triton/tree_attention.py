@@ -319,6 +319,8 @@ def tree_attention(
     # Rows of the products: 16 at least, 64 where their float32 sums leave room for the keys and values.
     rows = 64 if max(size, v_size) <= 128 else 16
     nodes = max(min(triton.next_power_of_2(max_nodes), rows // group_lanes), 16 // group_lanes, 1)
+    # Keys and values of int8 are there twice, as they come and as floats.
+    slots = (128 if k_scale is None else 64) if size <= 128 else 16
     row_blocks = triton.cdiv(max_nodes, nodes)
     tasks = batch * kv_heads * row_blocks
     powers = _powers(q.device)
@@ -364,7 +366,7 @@ def tree_attention(
         BATCH=triton.next_power_of_2(batch + 1),
         NODES=nodes,
         GROUP=group_lanes,
-        SLOTS=min(max(triton.next_power_of_2(block_size), 16), 128 if size <= 128 else 16),
+        SLOTS=min(max(triton.next_power_of_2(block_size), 16), slots),
         SIZE=max(triton.next_power_of_2(size), 16),
         V_SIZE=max(triton.next_power_of_2(v_size), 16),
     )

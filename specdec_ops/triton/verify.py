@@ -154,10 +154,10 @@ def _point(p_rows, p_stride, p_records, q_rows, q_stride, q_records, vocab, tabl
 
 
 @triton.jit
-def _reject(
+def _masses(
     p_rows, p_stride, p_records, q_rows, q_stride, q_records, vocab, table, node, child, lanes, RULE: tl.constexpr
 ):
-    """The table after the child was rejected, and the mass of max(W p - q, 0)."""
+    """Where the child is rejected: the mass of max(W p - q, 0), and that of q without the child's token."""
     token = _token(table, child)
     weight = _get(table, WEIGHT, node)
     remainder = _get(table, REMAINDER, node)
@@ -169,10 +169,16 @@ def _reject(
         drawn_from = _drawn_from(q, q_records, node, remainder, ids, token)
         mass += tl.sum(tl.maximum(weight * p - drawn_from, 0.0), 0)
         left += tl.sum(tl.where(ids == token, 0.0, q), 0)
+    return mass, left
+
+
+@triton.jit
+def _rejected(table, node, child, mass, left):
+    """The table after the child was rejected."""
     table = _set(table, REJECTED_MASS, child, mass)
-    table = _set(table, REJECTED_WEIGHT, child, weight)
-    table = _set(table, REJECTED_REMAINDER, child, remainder)
-    return _set(table, REMAINDER, node, left), mass
+    table = _set(table, REJECTED_WEIGHT, child, _get(table, WEIGHT, node))
+    table = _set(table, REJECTED_REMAINDER, child, _get(table, REMAINDER, node))
+    return _set(table, REMAINDER, node, left)
 
 
 @triton.jit
@@ -246,7 +252,7 @@ def _walk_down(
                 accept = tl.where(greedy, p > 0, accept)
                 if RULE == RECURSIVE:
                     if (accept | greedy) == 0:
-                        table, _mass = _reject(
+                        mass, left = _masses(
                             p_rows,
                             p_stride,
                             p_records,
@@ -260,6 +266,7 @@ def _walk_down(
                             lanes,
                             RULE,
                         )
+                        table = _rejected(table, at, child, mass, left)
             at = tl.where(accept, child, at)
             first = tl.where(accept, 1, 0)
             cumulative = tl.where(accept, 0.0, cumulative)
@@ -310,49 +317,41 @@ def _traverse(
     done = tl.where(_is_greedy(p_records), 1, 0)
     # Every node is entered once and left once at most. (With `while` the Ascend compiler crashes.)
     for _step in range(0, 2 * n):
-        if done == 0:
-            status = row_status(p_records, at)
-            # A chain is not looked at below a node that cannot be accepted.
-            looked_at = (_get(table, WEIGHT, at) > 0) | (IS_CHAIN == 0)
-            flags |= tl.where(looked_at, status, 0)
-            later = (entries < n) & (entries > after) & (table == tl.cast(at, tl.float32))
-            child = tl.min(tl.where(later, entries, NODES), 0)
-            descend = (child < NODES) & (status == 0) & looked_at
-            if q_records is not None:
-                flags |= tl.where(descend | (IS_CHAIN == 0), _draft_status(q_records, at), 0)
-            accept = (descend == 0) & ((at == 0) | (tl.load(uniforms + at) < _get(table, WEIGHT, at)))
-            done = tl.where(accept, 1, 0)
-            if descend:
-                p, q = _point(
-                    p_rows, p_stride, p_records, q_rows, q_stride, q_records, vocab, table, at, child, TRAVERSAL
-                )
-                ratio = tl.where(q > 0, p / tl.where(q > 0, q, 1.0), 1e30)
-                below = tl.where(p > 0, tl.minimum(_get(table, WEIGHT, at) * ratio, 1.0), 0.0)
-                table = _set(table, WEIGHT, child, below)
-                at = child
-                after = child
-            else:
-                if done == 0:
-                    parent = _parent(table, at)
-                    weight = _get(table, WEIGHT, parent)
-                    table, mass = _reject(
-                        p_rows,
-                        p_stride,
-                        p_records,
-                        q_rows,
-                        q_stride,
-                        q_records,
-                        vocab,
-                        table,
-                        parent,
-                        at,
-                        lanes,
-                        TRAVERSAL,
-                    )
-                    fallen = tl.where(mass > 0, mass / tl.where(mass > 0, mass + 1 - weight, 1.0), 0.0)
-                    table = _set(table, WEIGHT, parent, fallen)
-                    after = at
-                    at = parent
+        parent = tl.maximum(_parent(table, at), 0)
+        weight = _get(table, WEIGHT, at)
+        parent_weight = _get(table, WEIGHT, parent)
+        # A chain is not looked at below a node that cannot be accepted.
+        looked_at = (done == 0) & ((weight > 0) | (IS_CHAIN == 0))
+        status = row_status(p_records, at)
+        flags |= tl.where(looked_at, status, 0)
+        later = (entries < n) & (entries > after) & (table == tl.cast(at, tl.float32))
+        child = tl.min(tl.where(later, entries, NODES), 0)
+        descend = (child < NODES) & (status == 0) & looked_at
+        if q_records is not None:
+            flags |= tl.where(descend | ((done == 0) & (IS_CHAIN == 0)), _draft_status(q_records, at), 0)
+        accept = (descend == 0) & ((at == 0) | (tl.load(uniforms + at) < weight))
+        done = tl.where(accept, 1, done)
+        reject = (descend == 0) & (done == 0)
+
+        # The branches yield numbers, not the table, which a branch that yields it would lay out with a stride.
+        entered = 0.0
+        mass = 0.0
+        left = 0.0
+        if descend:
+            p, q = _point(p_rows, p_stride, p_records, q_rows, q_stride, q_records, vocab, table, at, child, TRAVERSAL)
+            ratio = tl.where(q > 0, p / tl.where(q > 0, q, 1.0), 1e30)
+            entered = tl.where(p > 0, tl.minimum(weight * ratio, 1.0), 0.0)
+        if reject:
+            mass, left = _masses(
+                p_rows, p_stride, p_records, q_rows, q_stride, q_records, vocab, table, parent, at, lanes, TRAVERSAL
+            )
+        fallen = tl.where(mass > 0, mass / tl.where(mass > 0, mass + 1 - parent_weight, 1.0), 0.0)
+        nowhere = entries.shape[0]
+        table = _rejected(table, tl.where(reject, parent, nowhere), tl.where(reject, at, nowhere), mass, left)
+        table = _set(table, WEIGHT, tl.where(reject, parent, nowhere), fallen)
+        table = _set(table, WEIGHT, tl.where(descend, child, nowhere), entered)
+        after = tl.where(descend, child, tl.where(reject, at, after))
+        at = tl.where(descend, child, tl.where(reject, parent, at))
     return table, at, flags
 
 

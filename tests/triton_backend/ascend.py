@@ -99,8 +99,11 @@ def scalar_loops(final: str) -> list[str]:
                 loops.pop()
         if re.search(r"\bscf\.(for|while)\b", line):
             loops.append((indent, line.strip()))
-        load = re.search(r"memref\.load %\S+\[(.*?)\].*address_space<ub>", line)
-        # A constant index reads what a reduction left, once; one that varies walks over a block.
-        if load and loops and re.search(r"%(?!c-?\d+\b)", load[1]):
+        # A constant index reads what a reduction left, once; one that varies walks over a block, be it by loads or by
+        # vector instructions on one element each.
+        element = re.search(r"memref\.load %\S+\[(.*?)\].*address_space<ub>", line) or re.search(
+            r"memref\.subview %\S+?\[([^\]]*)\] \[1(?:, 1)*\] \[.*address_space<ub>", line
+        )
+        if element and loops and re.search(r"%(?!c-?\d+\b)", element[1]):
             found.append(f"{loops[-1][1][:80]} :: {line.strip()[:160]}")
     return found

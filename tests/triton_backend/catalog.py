@@ -56,14 +56,26 @@ def _calls() -> Iterator[Callable[[], Any]]:
     )
     yield lambda: operators.adapt_draft_length(_floats(batch), lens, lens)
 
-    for dtype in (torch.bfloat16, torch.float16):
+    scale = {"k_scale": _floats(8), "v_scale": _floats(8)}
+    for dtype in FLOATS:
         for heads, kv_heads, size in ((32, 8, 128), (16, 16, 64)):  # GQA, MHA; MLA's 576 do not fit the unified buffer
             q = _floats(batch * 16, heads, size, dtype=dtype)
-            k_cache = _floats(64, 128, kv_heads, size, dtype=dtype)
+            cache = _floats(64, 128, kv_heads, size, dtype=dtype)
             for mask in (None, _longs(batch * 16, 1)):
-                yield lambda q=q, k=k_cache, mask=mask: operators.tree_attention(
-                    q, k, k, table, lens, cu, mask, scale=0.1, max_nodes=16
+                yield lambda q=q, cache=cache, mask=mask: operators.tree_attention(
+                    q, cache, cache, table, lens, cu, mask, scale=0.1, max_nodes=16
                 )
+        q, cache = _floats(batch * 16, 32, 128, dtype=dtype), _floats(64, 128, 8, 128, dtype=dtype)
+        quantised = cache.to(torch.int8)
+        for keys, options in (
+            (cache, {"window": 4096}),
+            (cache, {"softcap": 50.0}),
+            (cache, {"window": 128, "sinks": _floats(32)}),
+            (quantised, scale),  # scales per token do not fit (docs/triton-ascend.md)
+        ):
+            yield lambda q=q, keys=keys, options=options: operators.tree_attention(
+                q, keys, keys, table, lens, cu, _longs(batch * 16, 1), scale=0.1, max_nodes=16, **options
+            )
     out, lse = _floats(batch * 16, 32, 128, dtype=torch.bfloat16), _floats(batch * 16, 32)
     yield lambda: operators.merge_attention(out, lse, out, lse)
 
@@ -85,19 +97,17 @@ def _calls() -> Iterator[Callable[[], Any]]:
                         *common, cu, _floats(batch, nodes), draft_logits=draft, **filters, rule=rule, max_nodes=nodes
                     )
             for rule in ("target_only", "recursive", "traversal", "typical"):
-                # With 64 nodes bishengir-compile does not come to an end of `traversal` (docs/triton-ascend.md).
-                tree_nodes = nodes if rule == "traversal" else 64
                 for draft in (None, rows) if rule in ("recursive", "traversal") else (None,):
-                    yield lambda common=common, rule=rule, draft=draft, tree_nodes=tree_nodes: operators.verify_tree(
+                    yield lambda common=common, rule=rule, draft=draft: operators.verify_tree(
                         *common,
                         _ints(batch * nodes),
                         cu,
-                        _floats(batch, tree_nodes),
+                        _floats(batch, 64),
                         draft_logits=draft,
                         draft_temperature=None if draft is None else _floats(batch),
                         **filters,
                         rule=rule,
-                        max_nodes=tree_nodes,
+                        max_nodes=64,
                     )
 
 

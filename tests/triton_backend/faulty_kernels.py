@@ -14,6 +14,20 @@ def shift_kernel(x, amounts, out, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def branch_kernel(x, out, n, BLOCK: tl.constexpr):
+    """Both branches yield a block, one of them from a loop: it gets a stride, and instructions on one element each."""
+    lane = tl.arange(0, BLOCK)
+    block = tl.zeros([BLOCK], tl.float32)
+    for i in range(0, n):
+        if tl.load(x + i) > 0:
+            block = tl.where(lane == i, 1.0, block)
+        else:
+            for j in range(0, i):
+                block = tl.where(lane == j, 0.0, block)
+    tl.store(out + lane, block)
+
+
+@triton.jit
 def copy_kernel(x, out, n, BLOCK: tl.constexpr):
     """Sound as long as two buffers of BLOCK elements fit, one being filled while the other is written."""
     lane = tl.arange(0, BLOCK)

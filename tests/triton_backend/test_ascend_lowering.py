@@ -42,10 +42,16 @@ def final_ir(request):
         pool.shutdown(cancel_futures=True)
 
 
+def _case(key, target):
+    """`tree_mask` walks over 64 elements, attention over 16 where a KV head has one query head."""
+    specialization = SPECIALIZATIONS[key]
+    walks = specialization.name == "tree_mask_kernel" or dict(specialization.constants).get("GROUP") == 1
+    mark = pytest.mark.xfail(raises=AssertionError, strict=True, reason="walks over a block by element")
+    return pytest.param(key, target, marks=[mark] if walks else [], id=f"{specialization}-{target}")
+
+
 @pytest.mark.parametrize(
-    ("key", "target"),
-    [(key, target) for key in SPECIALIZATIONS for target in ascend.TARGETS],
-    ids=[f"{specialization}-{target}" for specialization in SPECIALIZATIONS.values() for target in ascend.TARGETS],
+    ("key", "target"), [_case(key, target) for key in SPECIALIZATIONS for target in ascend.TARGETS]
 )
 def test_lowers(final_ir, key, target):
     assert ascend.scalar_loops(final_ir(key, target)) == []
@@ -60,6 +66,14 @@ def test_a_shift_by_element_is_found():
     signature = {"x": "*i32", "amounts": "*i32", "out": "*i32", "n": "i32"}
     final = ascend.compile_linalg(
         ascend.lower(_faulty(faulty_kernels.shift_kernel, signature, 1024)), ascend.TARGETS[0]
+    )
+    assert ascend.scalar_loops(final)
+
+
+def test_a_strided_block_is_found():
+    signature = {"x": "*fp32", "out": "*fp32", "n": "i32"}
+    final = ascend.compile_linalg(
+        ascend.lower(_faulty(faulty_kernels.branch_kernel, signature, 1024)), ascend.TARGETS[0]
     )
     assert ascend.scalar_loops(final)
 

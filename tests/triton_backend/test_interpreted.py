@@ -70,4 +70,9 @@ def test_attention_of_every_dtype_and_option():
 
 def test_cache_rows_of_every_width():
     assert types("append_kernel", "x") == {"*i8", "*i16", "*i32"}
-    assert {str(constants["TYPE"]) for constants, _ in launched("rollback_kernel")} == {"int8", "int16", "int32"}
+    assert {str(constants["TYPE"]) for constants, _ in launched("rollback_kernel")} == {
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+    }
