@@ -6,12 +6,14 @@ The parts of a step:
 - `outside`: the rest, from one chunk of the stream to the next, and of this
 - `operators`: our operators, verification and sampling above all. On a CPU they work within the call, longer the larger
   the vocabulary; on an accelerator they are only launched;
-- `host`: what then remains: Python, torch's small operators, launching.
+- `host`: what then remains: Python, torch's small operators, launching;
+
+and `compiled`, the same step as one graph of `torch.compile`, which has no parts.
 """
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -26,7 +28,7 @@ IN_FORWARDS = {"specdec::kv_append", "specdec::tree_attention"}
 WARM_UP, PROFILED, MEASURED = 5, 20, 300  # steps, of which each adds five tokens at most
 
 
-def make_decoder(drafter: str, vocab: int) -> Any:
+def make_decoder(drafter: str, vocab: int, **options: Any) -> Any:
     """Of tiny models, whose time is not the matter here. The draft model is the target's twin: drafts are accepted."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -48,7 +50,7 @@ def make_decoder(drafter: str, vocab: int) -> Any:
         "chain": lambda: drafters.DraftModel(draft, 4),
         "tree": lambda: drafters.DraftTree(draft, 8, topk=4, depth=4),
     }
-    return SpeculativeDecoder(target, make[drafter](), DecoderConfig(max_num_seqs=1, max_model_len=2048))
+    return SpeculativeDecoder(target, make[drafter](), DecoderConfig(max_num_seqs=1, max_model_len=2048, **options))
 
 
 class Stopwatch:
@@ -77,33 +79,48 @@ def operators_s(step: Callable[[], Any]) -> float:
     return sum(statistics.median(c.time_range.elapsed_us() for c in calls[i::a_step]) for i in range(a_step)) * 1e-6
 
 
-def measure(seconds: float, drafter: str, vocab: int, temperature: float) -> dict[str, Any]:
+def steps_of(decoder: Any, temperature: float) -> Any:
+    """The steps of one request, after the first few."""
     from specdec_ops.config import SamplingParams
 
-    decoder = make_decoder(drafter, vocab)
-    draft = getattr(decoder.drafter, "model", None)
-    forwards = Stopwatch([decoder.target.model] if draft is None else [decoder.target.model, draft])
     params = SamplingParams(temperature=temperature, seed=0, max_tokens=2000, ignore_eos=True)
     stream = decoder.stream([list(range(16))], params)
     for _ in range(WARM_UP):
         next(stream)
-    operators = operators_s(lambda: next(stream))
-    samples: dict[str, list[tuple[float, bool]]] = {"step": [], "models": [], "outside": []}
+    return stream
+
+
+def timed_steps(stream: Any, seconds: float) -> Iterator[tuple[float, bool]]:
+    """Seconds of each step, and whether our threads kept their cores."""
     end = time.perf_counter() + seconds
     for i in range(MEASURED):
         if i >= timing.MIN_ROUNDS and time.perf_counter() > end:
             break
-        forwards.seconds, taken = 0.0, timing.preemptions()
-        start = time.perf_counter()
+        taken, start = timing.preemptions(), time.perf_counter()
         next(stream)
         step = time.perf_counter() - start
-        kept_cores = timing.preemptions() == taken
+        yield step, timing.preemptions() == taken
+    stream.close()
+
+
+def measure(seconds: float, drafter: str, vocab: int, temperature: float) -> dict[str, Any]:
+    decoder = make_decoder(drafter, vocab)
+    draft = getattr(decoder.drafter, "model", None)
+    forwards = Stopwatch([decoder.target.model] if draft is None else [decoder.target.model, draft])
+    stream = steps_of(decoder, temperature)
+    operators = operators_s(lambda: next(stream))
+    samples: dict[str, list[tuple[float, bool]]] = {"step": [], "models": [], "outside": []}
+    forwards.seconds = 0.0
+    for step, kept_cores in timed_steps(stream, seconds):
         for name, time_s in (("step", step), ("models", forwards.seconds), ("outside", step - forwards.seconds)):
             samples[name].append((time_s, kept_cores))
-    stream.close()
+        forwards.seconds = 0.0
     times = {name: timing.summary(values) for name, values in samples.items()}
     times["operators"] = dict.fromkeys(("median", "min", "max"), operators)
     times["host"] = {key: times["outside"][key] - operators for key in ("median", "min", "max")}
+    torch.compiler.reset()  # steps compiled for earlier cells count against torch's limit
+    compiled = steps_of(make_decoder(drafter, vocab, compile=True), temperature)
+    times["compiled"] = timing.summary(list(timed_steps(compiled, seconds)))
     clean = times["step"]["undisturbed"] * times["step"]["calls"] >= timing.MIN_ROUNDS
     facts = {"tokens a step": decoder.metrics.tokens_per_step}
     return {"times_s": times, "facts": facts, "skipped": {}, "partial": [], "clean": clean}

@@ -62,6 +62,7 @@ def make_parser() -> argparse.ArgumentParser:
     sub.add_argument("-k", type=int, nargs="+", default=[1, 2, 3, 4, 6, 8], help="drafts a step (1 2 3 4 6 8)")
     sub.add_argument("--prompt", action="append", help="several make a batch; without it, what comes on standard input")
     add_sampling(sub, max_tokens=128)
+    sub.add_argument("--compile", action="store_true", help="run every step, plain ones too, as one compiled graph")
     sub.add_argument("--repeats", type=int, default=5, help="runs of each, in turn (5); medians are shown")
     sub.add_argument("--json", type=Path, metavar="FILE", help="write the results here")
     sub.add_argument("--png", type=Path, metavar="FILE", help="draw the results here; needs matplotlib")
@@ -173,7 +174,8 @@ def bench(args: argparse.Namespace) -> None:
         check_same_tokenizer(tokenizer, load_tokenizer(args.draft_model))
     prompts = [encode(tokenizer, text, args.chat) for text in texts]
     length = max(len(prompt) for prompt in prompts) + params.max_tokens
-    llms = load_each(args, specs, tokenizer=tokenizer, max_num_seqs=len(prompts), max_model_len=length)
+    options = {"max_num_seqs": len(prompts), "max_model_len": length, "compile": args.compile}
+    llms = load_each(args, specs, tokenizer=tokenizer, **options)
     rows = sweep.sweep(llms, prompts, params, args.repeats)
     print("\n".join(sweep.table(rows)))
     if args.json is not None:

@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -124,11 +125,21 @@ def test_rollback_moves_the_rows_of_the_path() -> None:
     assert floor_bytes(case) == 2 * rows * rollback.KV_HEADS * rollback.DIM * 2  # in and out
 
 
-def test_parts_of_a_step() -> None:
+def test_parts_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[str] = []
+    compile_with = torch.compile
+
+    def without_inductor(function: Any, **options: Any) -> Any:
+        compiled.append(function.__name__)
+        return compile_with(function, backend="eager", **options)
+
+    monkeypatch.setattr(torch, "compile", without_inductor)
     row = step.measure(0.0, "chain", 64, 0.8)
-    assert set(row["times_s"]) == {"step", "models", "outside", "operators", "host"}
+    assert compiled == ["step"]
+    assert set(row["times_s"]) == {"step", "models", "outside", "operators", "host", "compiled"}
     assert row["facts"]["tokens a step"] == 5.0  # the draft model is the target: it is always right
-    assert all(times["median"] < row["times_s"]["step"]["max"] for times in row["times_s"].values())
+    parts = (times for name, times in row["times_s"].items() if name != "compiled")
+    assert all(times["median"] < row["times_s"]["step"]["max"] for times in parts)
 
 
 def test_a_stopwatch_runs_inside_its_modules(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,6 +97,19 @@ def test_bench_prints_a_table_and_writes_json(folders, capsys, tmp_path):
     assert written["options"]["max_tokens"] == 12 and written["machine"]["torch"] == torch.__version__
 
 
+def test_bench_compiles_by_a_flag(folders, monkeypatch, capsys):
+    compiled, compile_with = [], torch.compile
+
+    def without_inductor(function, **options):
+        compiled.append(function.__self__.drafter.num_draft)
+        return compile_with(function, backend="eager", **options)
+
+    monkeypatch.setattr(torch, "compile", without_inductor)
+    argv = ["bench", str(folders / "target"), "-k", "2", "--repeats", "1", "--prompt", PROMPT, "--max-tokens", "8"]
+    assert main([*argv, "--device", "cpu"]) == 0 and compiled == []
+    assert main([*argv, "--device", "cpu", "--compile"]) == 0 and compiled == [0, 2]
+
+
 def test_sweep_takes_the_runs_in_turn_and_their_medians(monkeypatch):
     model = make_model()
     specs = {0: None, 2: SpeculativeConfig(num_speculative_tokens=2, draft_model=model)}
