@@ -480,6 +480,8 @@ CHECK_FUNCTIONS(l2_forgets_what_it_has_no_room_for) {
   hostsim::GmGranule a, b, others[3];
   for (hostsim::GmGranule* line : {&a, &b}) Expect(!device.TouchLine(*line), "never seen");
   for (hostsim::GmGranule* line : {&a, &b}) Expect(device.TouchLine(*line), "both are there");
+  for (int i = 0; i < 4; ++i) Expect(device.TouchLine(b), "read again from L2");
+  Expect(device.TouchLine(a), "which takes no room");
   for (hostsim::GmGranule& line : others) {
     Expect(!device.TouchLine(line), "never seen");
     Expect(device.TouchLine(b), "used all the time");
