@@ -254,6 +254,7 @@ struct Distribution {
   float max = -kInf;              // the largest logit: its weight is 1
   float cut = -kInf;              // ids with a smaller logit are filtered out
   std::vector<double> mass = {};  // the kept weight of every chunk
+  std::vector<float> tops = {};   // the largest logit of every chunk
   double total = 0;
   int32_t status = 0;  // with any bit set nothing but row is meaningful: use finite_argmax
 };
@@ -425,11 +426,13 @@ inline Distribution process(const Row& row, const Filters& filters) {
     return d;
   }
   d.mass.resize(scans.size());
+  d.tops.resize(scans.size());
   for (size_t chunk = 0; chunk < scans.size(); ++chunk) {
     // A chunk whose largest weight could be flushed to zero has no mass: a draw would find nothing in it.
     const ChunkScan& scan = scans[chunk];
     const bool has_mass = (scan.max - d.max) * d.scale > -125;
     d.mass[chunk] = has_mass ? scan.sum * std::exp2((double(scan.reference) - d.max) * d.scale) : 0;
+    d.tops[chunk] = scan.max;
   }
   d.total = sum(d.mass);
 
@@ -437,7 +440,7 @@ inline Distribution process(const Row& row, const Filters& filters) {
   if (d.cut > -kInf) {
     for_each_chunk(row.size, [&](int64_t chunk, int64_t begin, int64_t n) {
       const auto fill = [&](int64_t, int64_t, float* out) { weights(d, begin, n, 1, out); };
-      d.mass[chunk] = scans[chunk].max >= d.cut ? chunk_mass(begin, n, fill) : 0;
+      d.mass[chunk] = d.tops[chunk] >= d.cut ? chunk_mass(begin, n, fill) : 0;
     });
     d.total = sum(d.mass);
   }

@@ -14,18 +14,27 @@ struct Candidate {
 // The ids of the k largest logits that pass the filters, descending, the lowest id first on a tie.
 std::vector<int64_t> best(const Distribution& d, int64_t k) {
   float cut = std::max(d.cut, -FLT_MAX);
-  if (k < d.row.size) {
+  if (k <= int64_t(d.tops.size())) {
+    // At least k logits reach the k-th largest of the maxima of chunks: the best k are among them.
+    std::vector<float> tops = d.tops;
+    std::nth_element(tops.begin(), tops.begin() + (k - 1), tops.end(), std::greater<>());
+    cut = std::max(cut, tops[k - 1]);
+  } else if (k < d.row.size) {
     const std::unique_ptr<float[]> buffer(new float[d.row.size + kLanes]);
     const float temperature = float(kLog2E / d.scale);
     cut = std::max(cut, threshold(d.row, d.max, temperature, double(k), [](F) { return splat(1.f); }, buffer.get()));
   }
   std::vector<Candidate> candidates;
   visit(d.row, [&](auto* x) {
-    for_each_vector(x, d.row.size, [&](int64_t i, F v) {
-      if (reduce_max(v) < cut) return;
-      for (int lane = 0; lane < kLanes; ++lane)
-        if (v[lane] >= cut) candidates.push_back({v[lane], i + lane});
-    });
+    for (size_t chunk = 0; chunk < d.tops.size(); ++chunk) {
+      if (d.tops[chunk] < cut) continue;
+      const int64_t begin = int64_t(chunk) * kChunk;
+      for_each_vector(x + begin, std::min(kChunk, d.row.size - begin), [&](int64_t i, F v) {
+        if (!any(v >= splat(cut))) return;
+        for (int lane = 0; lane < kLanes; ++lane)
+          if (v[lane] >= cut) candidates.push_back({v[lane], begin + i + lane});
+      });
+    }
   });
   const auto before = [](const Candidate& a, const Candidate& b) {
     return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
