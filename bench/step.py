@@ -118,7 +118,6 @@ def measure(seconds: float, drafter: str, vocab: int, temperature: float) -> dic
     times = {name: timing.summary(values) for name, values in samples.items()}
     times["operators"] = dict.fromkeys(("median", "min", "max"), operators)
     times["host"] = {key: times["outside"][key] - operators for key in ("median", "min", "max")}
-    torch.compiler.reset()  # steps compiled for earlier cells count against torch's limit
     compiled = steps_of(make_decoder(drafter, vocab, compile=True), temperature)
     times["compiled"] = timing.summary(list(timed_steps(compiled, seconds)))
     clean = times["step"]["undisturbed"] * times["step"]["calls"] >= timing.MIN_ROUNDS

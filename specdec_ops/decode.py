@@ -7,7 +7,8 @@ of a step once the device has got that far.
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
 import torch
@@ -63,7 +64,7 @@ class SpeculativeDecoder:
         # Every request has the same number of nodes, so that shapes never change.
         self.index = torch.arange(self.num_nodes, dtype=torch.int32, device=device).repeat(slots, 1)
         self.cu_nodes = torch.arange(slots + 1, dtype=torch.int32, device=device) * self.num_nodes
-        self.run = torch.compile(self.step, fullgraph=True, dynamic=False) if self.config.compile else self.step
+        self.run = compiled(self) if self.config.compile else self.step
         self.lag = 0 if device.type == "cpu" else 1  # steps the host looks behind the device
         self.metrics = Metrics(self.drafter.depth)
         self.running: dict[int, Request] = {}  # by slot
@@ -274,6 +275,13 @@ class SpeculativeDecoder:
         if self.state.device.type != "cpu":
             torch.accelerator.synchronize()
         return time.perf_counter()
+
+
+def compiled(decoder: SpeculativeDecoder) -> Callable[[], Report]:
+    """A decoder's step as one graph."""
+    # torch limits how often one code object is compiled: each decoder gets its own.
+    function = FunctionType(SpeculativeDecoder.step.__code__.replace(), globals())
+    return torch.compile(MethodType(function, decoder), fullgraph=True, dynamic=False)
 
 
 class HostCopy:

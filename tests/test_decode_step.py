@@ -93,13 +93,20 @@ def test_a_step_is_one_graph(name, tmp_path):
 
 
 def test_compiled_by_a_flag(tmp_path, monkeypatch):
-    torch.compiler.reset()  # steps that earlier tests compiled count against torch's limit
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
     eager, compiled = make_decoder("lookup", tmp_path), make_decoder("lookup", tmp_path, compile=True)
     assert eager.run == eager.step and compiled.run != compiled.step
     prompts, params = random_prompts([7, 12]), SamplingParams(temperature=0.8, seed=1)
     texts = [[r.tokens for r in decoder.generate(prompts, params)] for decoder in (eager, compiled)]
     assert texts[0] == texts[1]
+
+
+def test_any_number_of_decoders_can_be_compiled(tmp_path, monkeypatch):
+    """torch refuses to compile one function more often than its limit says."""
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+    for extra in range(torch._dynamo.config.recompile_limit + 1):
+        decoder = make_decoder("lookup", tmp_path, num_blocks=16 + extra, compile=True)
+        decoder.generate(random_prompts([7]), SamplingParams(temperature=0.0, max_tokens=2))
 
 
 @torch.no_grad()
