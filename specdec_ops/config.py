@@ -66,7 +66,7 @@ class DecoderConfig:
         rule: how drafts are accepted (`verify_chain`, `verify_tree`); None is "rejection" for chains and
             "target_only" for trees, both lossless.
         adaptive: shorten a chain of drafts where few of them are accepted.
-        compile: run the step as one graph of `torch.compile`.
+        compile: run the step as one graph of `torch.compile`, made of the models as they are at the first step.
         measure: time the parts of each step, at the cost of waiting for the device between them.
     """
 

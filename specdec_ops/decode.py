@@ -281,7 +281,10 @@ def compiled(decoder: SpeculativeDecoder) -> Callable[[], Report]:
     """A decoder's step as one graph."""
     # torch limits how often one code object is compiled: each decoder gets its own.
     function = FunctionType(SpeculativeDecoder.step.__code__.replace(), globals())
-    return torch.compile(MethodType(function, decoder), fullgraph=True, dynamic=False)
+    # To look whether any module of the models has changed took a sixth of each step of small models.
+    skip = getattr(torch.compiler, "skip_guard_on_all_nn_modules_unsafe", None)  # newer torch has it
+    options = {"guard_filter_fn": skip} if skip else None
+    return torch.compile(MethodType(function, decoder), fullgraph=True, dynamic=False, options=options)
 
 
 class HostCopy:
