@@ -74,6 +74,18 @@ def test_append_crosses_a_page_boundary(backend):
         assert not cache[1].any() and not cache[2, 0].any()
 
 
+def test_append_before_the_first_slot(backend):
+    """Behind a context of -2 the first two nodes have no place, however many fit a page."""
+    k = filled(5, 1, 4).to(backend.device)
+    for block_size in (2, 3):
+        caches = [torch.zeros(2, block_size, 1, 4, device=backend.device) for _ in range(2)]
+        table, context, cu = ints([[1, 0]], backend.device), ints([-2], backend.device), ints([0, 5], backend.device)
+        backend.kv_append(k, -k, *caches, table, context, cu)
+        for x, cache in zip((k, -k), caches, strict=True):
+            slots = cache.flip(0).flatten(0, 1)
+            assert torch.equal(slots[:3], x[2:]) and not slots[3:].any()
+
+
 @given(paged_batches(), st.data())
 @SETTINGS
 def test_append_equals_the_reference(backend, paged, data):
