@@ -32,6 +32,16 @@ def test_mask_rows_are_split_over_cores(profile, seed, sizes):
     assert launch["gm_written"] == sum(x.numel() * x.element_size() for x in actual)
 
 
+def test_mask_rows_of_a_core_come_in_tiles():
+    """Ten rows a core, of which eight fit into UB."""
+    sizes, max_nodes = [250, 3, 147], 64 * 1024
+    generator = torch.Generator().manual_seed(0)
+    parents = torch.tensor([p for size in sizes for p in random_tree(size, generator)], dtype=torch.int32)
+    cu = torch.tensor([0, 250, 253, 400], dtype=torch.int32)
+    with device("910B4", 0) as simulated:
+        assert same(simulated.tree_mask(parents, cu, max_nodes), reference.tree_mask(parents, cu, max_nodes))
+
+
 @pytest.mark.parametrize("max_nodes", [64 * 8192, 64 * 8192 + 1])
 def test_mask_rows_longer_than_ub(max_nodes):
     parents = torch.tensor([-1, 0, 1, -1, 0], dtype=torch.int32)
