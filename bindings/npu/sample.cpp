@@ -13,6 +13,7 @@ void launch(const char* name, const at::Tensor& logits, const OptionalTensor& un
   ascendc::SampleTiling tiling{rows_tiling("logits", logits, logits.size(0), 1, "k", std::max<int64_t>(k, 1)),
                                static_cast<uint32_t>(k), k > 0 && !uniforms};
   if (tokens.numel() == 0) return;
+  tiling.rows.maxima = k > 0;
   ascendc::set_layout(&tiling.rows, 2, cores().vector);
   const at::Tensor workspace = workspace_of(tiling.rows, logits);
   const auto [temperature, top_k, top_p, min_p] = sampling;

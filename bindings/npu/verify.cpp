@@ -34,7 +34,7 @@ Outputs verify(const char* name, const VerifyTensors& in, const OptionalTensor& 
     tiling.rows.draft_stride = in.draft_logits->stride(0);
     tiling.rows.draft_type = logits_type(*in.draft_logits);
   }
-  tiling.rows.entropy = rule == ascendc::kTypical;
+  tiling.rows.entropy = tiling.rows.maxima = rule == ascendc::kTypical;
   tiling.num_nodes = tokens.size(0);
   tiling.rule = rule;
   tiling.threshold = static_cast<float>(posterior.threshold);

@@ -12,11 +12,13 @@ namespace specdec::ascendc {
 constexpr float kInf = __builtin_inff();
 constexpr float kLowest = -3.402823466e38f;
 constexpr uint32_t kPivots = 4;
-constexpr float kNoWeight = -200.0f;  // its exponential is 0
+constexpr float kNoWeight = -200.0f;                   // its exponential is 0
+constexpr float kLeastSum = 1e-10f, kMostSum = 1e17f;  // of weights, where a max of 0 does
 
 // What a pass leaves of a chunk. With `weight` = exp((logit - max) * scale) where the logit is not below `cut`, else 0:
 enum PassKind : int32_t {
   kScan,     // the largest logit, the sum of weights, and of weights times exponents; max is the chunk's own
+  kSum,      // the sum of weights, and the max in them: 0 where that does, else the chunk's largest logit
   kMeasure,  // of the logits not below each pivot: how many there are, and the sum of their weights
   kExcess,   // (in the place of the sum) the sum of max(a * weight - b * weight in the draft's row, 0)
 };
@@ -54,23 +56,20 @@ class Passes {
     records_gm_.SetGlobalBuffer((__gm__ float*)(workspace + t_.records_at), slots * t_.chunks * kRecord);
     counts_gm_.SetGlobalBuffer((__gm__ uint32_t*)workspace, t_.cores * kRecord);
     passes_gm_.SetGlobalBuffer((__gm__ uint32_t*)(workspace + t_.passes_at), t_.cores * kMaxPasses * kPassWords);
-
-    ones_ = ub_.Alloc<float>(t_.chunk);
-    AscendC::Duplicate(ones_, 1.0f, static_cast<int32_t>(t_.chunk));
   }
 
   // What lives for one step only: after all that lives longer.
   __aicore__ inline void AllocScratch() {
     scratch_at_ = ub_.GetCurAddr();
     for (uint32_t i = 0; i < kBuffers; ++i) {
-      raw_[i] = ub_.Alloc<float>(t_.chunk);
-      raw_draft_[i] = ub_.Alloc<float>(t_.chunk);
+      raw_[i] = ub_.Alloc<float>(kPiece / 2 * t_.chunk);
+      raw_draft_[i] = raw_[i][kPiece / 4 * t_.chunk];
     }
-    x_ = ub_.Alloc<float>(t_.chunk);
-    y_ = ub_.Alloc<float>(t_.chunk);
-    weights_ = ub_.Alloc<float>(t_.chunk);
-    bits_ = ub_.Alloc<uint8_t>(AlignUp(t_.chunk / 8, kBlockBytes));
-    scratch_ = ub_.Alloc<float>(kReduceScratch);
+    x_ = ub_.Alloc<float>(kPiece * t_.chunk);
+    y_ = x_[kPiece / 2 * t_.chunk];
+    bits_ = ub_.Alloc<uint8_t>(AlignUp(kPiece * t_.chunk / 8, kBlockBytes));
+    scratch_ = ub_.Alloc<float>(kPiece * kReduceScratch);
+    for (uint32_t i = 0; i < kBuffers; ++i) record_[i] = ub_.Alloc<float>(kPiece * kRecord);
     one_ = ub_.Alloc<float>(BlockOf<float>());
     records_ = ub_.Alloc<float>(AlignUp(t_.chunks, 8) * kRecord);
     counts_ = ub_.Alloc<uint32_t>(t_.cores * kRecord);
@@ -111,42 +110,52 @@ class Passes {
 
   // --- One chunk, for passes and for the core that decides.
 
-  __aicore__ inline uint32_t ChunkSize(uint32_t chunk) const {
-    const uint32_t rest = t_.vocab - chunk * t_.chunk;
-    return rest < t_.chunk ? rest : t_.chunk;
-  }
-
   // A chunk of logits into x_; past the end of the row they are -inf.
   __aicore__ inline void ReadChunk(const Pass& pass, uint32_t chunk) {
     Fence();
-    LoadRaw(raw_[0], pass.of_draft, pass.row, chunk);
+    LoadRaw(raw_[0], pass.of_draft, pass.row, chunk, 1);
     Fence();
-    Widen(x_, raw_[0], pass.of_draft, chunk);
+    Widen(x_, raw_[0], pass.of_draft, chunk, 1);
   }
 
   __aicore__ inline void Cut(float cut) {
     if (cut > -kInf) Choose(x_, x_, x_, cut, AscendC::CMPMODE::GE, -kInf);
   }
 
-  // x <- exp((x - max) * scale)
+  // out <- exp((x - max) * scale)
   __aicore__ inline void Weigh(const AscendC::LocalTensor<float>& out, const AscendC::LocalTensor<float>& x, float max,
                                float scale) {
-    Exponents(x, max, scale);
-    AscendC::Exp(out, x, Lanes());
+    const bool shifted = max != 0.0f;
+    if (shifted) AscendC::Adds(out, x, -max, Lanes());
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::Muls(out, shifted ? out : x, scale, Lanes());
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::Exp(out, out, Lanes());
     AscendC::PipeBarrier<PIPE_V>();
   }
 
-  // The record of the chunk in x_, which is spent.
-  __aicore__ inline void ScanChunk(const AscendC::LocalTensor<float>& record, float scale) {
-    Reduce<Reduction::kMax>(record[kMaxLane], x_, scratch_, t_.chunk);
-    Weigh(weights_, x_, Finite(ToScalar(record, kMaxLane)), scale);
-    Reduce<Reduction::kSum>(record[kSumLane], weights_, scratch_, t_.chunk);
+  // The records of the chunks in x_, which are spent.
+  __aicore__ inline void ScanChunks(const AscendC::LocalTensor<float>& records, float scale) {
+    ReduceChunks<Reduction::kMax>(records[kMaxLane], x_);
+    Order<AscendC::HardEvent::V_S>();
+    for (uint32_t i = 0; i < chunks_; ++i) {
+      const AscendC::LocalTensor<float> x = x_[i * t_.chunk];
+      AscendC::Adds(x, x, -Finite(records.GetValue(i * kRecord + kMaxLane)), static_cast<int32_t>(t_.chunk));
+    }
+    Order<AscendC::HardEvent::S_V>();
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::Muls(x_, x_, scale, Lanes());
+    AscendC::PipeBarrier<PIPE_V>();
+    const AscendC::LocalTensor<float> weights = t_.entropy ? y_ : x_;
+    AscendC::Exp(weights, x_, Lanes());
+    AscendC::PipeBarrier<PIPE_V>();
+    ReduceChunks<Reduction::kSum>(records[kSumLane], weights);
     if (!t_.entropy) return;
     AscendC::Maxs(x_, x_, kNoWeight, Lanes());  // 0 * -inf would not be 0
     AscendC::PipeBarrier<PIPE_V>();
-    AscendC::Mul(weights_, weights_, x_, Lanes());
+    AscendC::Mul(weights, weights, x_, Lanes());
     AscendC::PipeBarrier<PIPE_V>();
-    Reduce<Reduction::kSum>(record[kMomentLane], weights_, scratch_, t_.chunk);
+    ReduceChunks<Reduction::kSum>(records[kMomentLane], weights);
   }
 
   // x_ <- the excess of the target's chunk in x_ over the draft's in y_.
@@ -164,11 +173,11 @@ class Passes {
   }
   __aicore__ inline void ReadExcess(const Pass& pass, uint32_t chunk) {
     Fence();
-    LoadRaw(raw_[0], 0, pass.row, chunk);
-    LoadRaw(raw_draft_[0], 1, pass.row, chunk);
+    LoadRaw(raw_[0], 0, pass.row, chunk, 1);
+    LoadRaw(raw_draft_[0], 1, pass.row, chunk, 1);
     Fence();
-    Widen(x_, raw_[0], 0, chunk);
-    Widen(y_, raw_draft_[0], 1, chunk);
+    Widen(x_, raw_[0], 0, chunk, 1);
+    Widen(y_, raw_draft_[0], 1, chunk, 1);
     Subtract(pass);
   }
 
@@ -198,13 +207,13 @@ class Passes {
   // out[i] = x[i] <mode> bound ? yes[i] : no
   __aicore__ inline void Choose(const AscendC::LocalTensor<float>& out, const AscendC::LocalTensor<float>& x,
                                 const AscendC::LocalTensor<float>& yes, float bound, AscendC::CMPMODE mode, float no) {
-    AscendC::Compares(bits_, x, bound, mode, t_.chunk);
+    AscendC::Compares(bits_, x, bound, mode, chunks_ * t_.chunk);
     AscendC::PipeBarrier<PIPE_V>();
-    AscendC::Select(out, bits_, yes, no, AscendC::SELMODE::VSEL_TENSOR_SCALAR_MODE, t_.chunk);
+    AscendC::Select(out, bits_, yes, no, AscendC::SELMODE::VSEL_TENSOR_SCALAR_MODE, chunks_ * t_.chunk);
     AscendC::PipeBarrier<PIPE_V>();
   }
 
-  __aicore__ inline int32_t Lanes() const { return static_cast<int32_t>(t_.chunk); }
+  __aicore__ inline int32_t Lanes() const { return static_cast<int32_t>(chunks_ * t_.chunk); }
 
   RowsTiling t_;
   uint32_t core_;
@@ -212,11 +221,24 @@ class Passes {
   AscendC::LocalMemAllocator<AscendC::Hardware::UB> ub_;
   uint32_t scratch_at_;
   AscendC::GlobalTensor<float> records_gm_;
-  AscendC::LocalTensor<float> x_, y_, weights_, scratch_, one_, records_;
+  AscendC::LocalTensor<float> x_, y_, scratch_, one_, records_;
   AscendC::LocalTensor<uint8_t> bits_;
+  uint32_t chunks_ = 1;  // in x_
 
  private:
   static constexpr uint32_t kBuffers = 2;
+  static constexpr uint32_t kPiece = 4;  // chunks of two bytes an element that are worked on together
+
+  // Some chunks of a pass.
+  struct Piece {
+    PassWords words;
+    uint32_t first, count;
+  };
+
+  __aicore__ inline uint32_t Size(uint32_t chunk, uint32_t count) const {
+    const uint32_t rest = t_.vocab - chunk * t_.chunk;
+    return rest < count * t_.chunk ? rest : count * t_.chunk;
+  }
 
   __aicore__ inline uint32_t Type(uint32_t of_draft) const { return of_draft ? t_.draft_type : t_.target_type; }
 
@@ -232,137 +254,186 @@ class Passes {
 
   template <typename T>
   __aicore__ inline void LoadAs(const AscendC::LocalTensor<float>& raw, uint32_t of_draft, int32_t row, uint32_t chunk,
-                                T fill) {
-    const uint32_t size = ChunkSize(chunk);
+                                uint32_t count, T fill) {
+    const uint32_t size = Size(chunk, count);
     Load(raw.ReinterpretCast<T>(), RowOf<T>(of_draft, row, uint64_t{chunk} * t_.chunk, size), size, fill);
   }
-  __aicore__ inline void LoadRaw(const AscendC::LocalTensor<float>& raw, uint32_t of_draft, int32_t row,
-                                 uint32_t chunk) {
+  __aicore__ inline void LoadRaw(const AscendC::LocalTensor<float>& raw, uint32_t of_draft, int32_t row, uint32_t chunk,
+                                 uint32_t count) {
     switch (Type(of_draft)) {
       case kBFloat16:
-        return LoadAs<bfloat16_t>(raw, of_draft, row, chunk, AscendC::ToBfloat16(-kInf));
+        return LoadAs<bfloat16_t>(raw, of_draft, row, chunk, count, AscendC::ToBfloat16(-kInf));
       case kFloat16:
-        return LoadAs<half>(raw, of_draft, row, chunk, static_cast<half>(-kInf));
+        return LoadAs<half>(raw, of_draft, row, chunk, count, static_cast<half>(-kInf));
       default:
-        return LoadAs<float>(raw, of_draft, row, chunk, -kInf);
+        return LoadAs<float>(raw, of_draft, row, chunk, count, -kInf);
     }
   }
 
   template <typename T>
   __aicore__ inline uint32_t WidenAs(const AscendC::LocalTensor<float>& out, const AscendC::LocalTensor<float>& raw,
-                                     uint32_t chunk) {
-    const uint32_t size = AlignUp(ChunkSize(chunk), BlockOf<T>());
+                                     uint32_t size) {
+    size = AlignUp(size, BlockOf<T>());
     AscendC::Cast(out, raw.ReinterpretCast<T>(), AscendC::RoundMode::CAST_NONE, size);
     return size;
   }
   __aicore__ inline void Widen(const AscendC::LocalTensor<float>& out, const AscendC::LocalTensor<float>& raw,
-                               uint32_t of_draft, uint32_t chunk) {
-    uint32_t size;
+                               uint32_t of_draft, uint32_t chunk, uint32_t count) {
+    uint32_t size = Size(chunk, count);
     switch (Type(of_draft)) {
       case kBFloat16:
-        size = WidenAs<bfloat16_t>(out, raw, chunk);
+        size = WidenAs<bfloat16_t>(out, raw, size);
         break;
       case kFloat16:
-        size = WidenAs<half>(out, raw, chunk);
+        size = WidenAs<half>(out, raw, size);
         break;
       default:
-        size = AlignUp(ChunkSize(chunk), BlockOf<float>());
+        size = AlignUp(size, BlockOf<float>());
         AscendC::Adds(out, raw, 0.0f, static_cast<int32_t>(size));
     }
-    if (size < t_.chunk) AscendC::Duplicate(out[size], -kInf, static_cast<int32_t>(t_.chunk - size));
+    const uint32_t all = count * t_.chunk;
+    if (size < all) AscendC::Duplicate(out[size], -kInf, static_cast<int32_t>(all - size));
     AscendC::PipeBarrier<PIPE_V>();
   }
 
-  __aicore__ inline void Exponents(const AscendC::LocalTensor<float>& x, float max, float scale) {
-    AscendC::Adds(x, x, -max, Lanes());
-    AscendC::PipeBarrier<PIPE_V>();
-    AscendC::Muls(x, x, scale, Lanes());
-    AscendC::PipeBarrier<PIPE_V>();
+  template <Reduction kind>
+  __aicore__ inline void ReduceChunks(const AscendC::LocalTensor<float>& lane, const AscendC::LocalTensor<float>& x) {
+    Reduce<kind>(lane, x, scratch_, t_.chunk, chunks_, kRecord);
+  }
+
+  // --- What a pass leaves of the chunks in x_
+
+  __aicore__ inline void SumChunks(const AscendC::LocalTensor<float>& records, const Piece& piece,
+                                   const AscendC::LocalTensor<float>& raw) {
+    const Pass& pass = piece.words.pass;
+    Weigh(x_, x_, 0.0f, pass.scale);
+    ReduceChunks<Reduction::kSum>(records[kSumLane], x_);
+    Order<AscendC::HardEvent::V_S>();
+    bool fits[kPiece];
+    for (uint32_t i = 0; i < piece.count; ++i) {
+      const float sum = records.GetValue(i * kRecord + kSumLane);
+      fits[i] = kLeastSum < sum && sum < kMostSum;
+    }
+    Order<AscendC::HardEvent::S_V>();
+    chunks_ = 1;
+    for (uint32_t i = 0; i < piece.count; ++i) {
+      if (fits[i]) continue;
+      const uint32_t words = i * t_.chunk * (Type(pass.of_draft) == kFloat32 ? 2 : 1) / 2;
+      Widen(x_, raw[words], pass.of_draft, piece.first + i, 1);
+      ScanChunks(records[i * kRecord], pass.scale);
+    }
   }
 
   __aicore__ inline void MeasureChunk(const AscendC::LocalTensor<float>& record, const Pass& pass) {
-    AscendC::Adds(y_, x_, 0.0f, Lanes());
-    AscendC::PipeBarrier<PIPE_V>();
-    Weigh(weights_, y_, pass.max, pass.scale);
+    const AscendC::LocalTensor<float> weights = x_[t_.chunk], ones = x_[3 * t_.chunk];
+    AscendC::Duplicate(ones, 1.0f, Lanes());
+    Weigh(weights, x_, pass.max, pass.scale);
     for (uint32_t i = 0; i < kPivots; ++i) {
-      Choose(y_, x_, ones_, pass.pivots[i], AscendC::CMPMODE::GE, 0.0f);
+      Choose(y_, x_, ones, pass.pivots[i], AscendC::CMPMODE::GE, 0.0f);
       Reduce<Reduction::kSum>(record[kCountLane + i], y_, scratch_, t_.chunk);
-      Choose(y_, x_, weights_, pass.pivots[i], AscendC::CMPMODE::GE, 0.0f);
+      Choose(y_, x_, weights, pass.pivots[i], AscendC::CMPMODE::GE, 0.0f);
       Reduce<Reduction::kSum>(record[kMassLane + i], y_, scratch_, t_.chunk);
     }
   }
 
-  // --- This core's share of all chunks of all passes: whole runs of chunks of a row.
+  // --- This core's share of all chunks of all passes, piece by piece
+
   __aicore__ inline void Share(uint64_t units) {
     const uint64_t share = (units + t_.cores - 1) / t_.cores;
-    uint64_t at = core_ * share;
-    const uint64_t end = at + share < units ? at + share : units;
-    uint32_t owner = 0;
-    uint64_t before = 0;  // passes of the cores before the owner
-    while (at < end) {
-      const uint64_t index = at / t_.chunks;
-      while (index >= before + counts_.GetValue(owner * kRecord)) before += counts_.GetValue(owner++ * kRecord);
-      const uint32_t first = static_cast<uint32_t>(at % t_.chunks);
-      const uint32_t count = t_.chunks - first < end - at ? t_.chunks - first : static_cast<uint32_t>(end - at);
-      MakePass(owner * kMaxPasses + static_cast<uint32_t>(index - before), first, first + count);
-      at += count;
+    next_ = core_ * share;
+    end_ = next_ + share < units ? next_ + share : units;
+    owner_ = 0;
+    before_ = 0;
+    for (uint32_t i = 0; i < kBuffers; ++i) {
+      AscendC::SetFlag<AscendC::HardEvent::V_MTE2>(Event(i));
+      AscendC::SetFlag<AscendC::HardEvent::MTE3_V>(Event(i));
     }
+    Piece pieces[kBuffers];
+    bool more = Fetch(&pieces[0], 0);
+    for (uint32_t i = 0; more; i = 1 - i) {
+      more = Fetch(&pieces[1 - i], 1 - i);
+      Work(pieces[i], i);
+    }
+    for (uint32_t i = 0; i < kBuffers; ++i) {
+      AscendC::WaitFlag<AscendC::HardEvent::V_MTE2>(Event(i));
+      AscendC::WaitFlag<AscendC::HardEvent::MTE3_V>(Event(i));
+    }
+    chunks_ = 1;
   }
 
-  __aicore__ inline void MakePass(uint32_t index, uint32_t first, uint32_t end) {
-    Load(pass_, passes_gm_[index * kPassWords], kPassWords);
+  // Reads the next piece. False where there is none.
+  __aicore__ inline bool Fetch(Piece* piece, uint32_t buffer) {
+    if (next_ >= end_) return false;
+    const uint64_t index = next_ / t_.chunks;
+    while (index >= before_ + counts_.GetValue(owner_ * kRecord)) before_ += counts_.GetValue(owner_++ * kRecord);
+    const uint64_t at = owner_ * kMaxPasses + (index - before_);
+    Load(pass_, passes_gm_[at * kPassWords], kPassWords);
     Order<AscendC::HardEvent::MTE2_S>();
-    PassWords w;
-    for (uint32_t i = 0; i < kPassWords; ++i) w.words[i] = pass_.GetValue(i);
+    for (uint32_t i = 0; i < kPassWords; ++i) piece->words.words[i] = pass_.GetValue(i);
     Order<AscendC::HardEvent::S_MTE2>();
-    const Pass& pass = w.pass;
 
-    const uint32_t count = (end - first) * kRecord;
-    AscendC::Duplicate(records_, 0.0f, static_cast<int32_t>(count));
-    AscendC::PipeBarrier<PIPE_V>();
-    for (uint32_t i = 0; i < kBuffers; ++i) AscendC::SetFlag<AscendC::HardEvent::V_MTE2>(Event(i));
-    Fetch(pass, first);
-    for (uint32_t chunk = first; chunk < end; ++chunk) {
-      if (chunk + 1 < end) Fetch(pass, chunk + 1);
-      const uint32_t buffer = chunk % kBuffers;
-      AscendC::WaitFlag<AscendC::HardEvent::MTE2_V>(Event(buffer));
-      Widen(x_, raw_[buffer], pass.of_draft, chunk);
-      if (pass.kind == kExcess) Widen(y_, raw_draft_[buffer], 1, chunk);
-      AscendC::SetFlag<AscendC::HardEvent::V_MTE2>(Event(buffer));
-      const AscendC::LocalTensor<float> record = records_[(chunk - first) * kRecord];
-      if (pass.kind == kScan) {
+    const Pass& pass = piece->words.pass;
+    piece->first = static_cast<uint32_t>(next_ % t_.chunks);
+    uint64_t count = MostChunks(pass);
+    if (count > t_.chunks - piece->first) count = t_.chunks - piece->first;
+    if (count > end_ - next_) count = end_ - next_;
+    piece->count = static_cast<uint32_t>(count);
+    next_ += count;
+    AscendC::WaitFlag<AscendC::HardEvent::V_MTE2>(Event(buffer));
+    LoadRaw(raw_[buffer], pass.of_draft, pass.row, piece->first, piece->count);
+    if (pass.kind == kExcess) LoadRaw(raw_draft_[buffer], 1, pass.row, piece->first, piece->count);
+    AscendC::SetFlag<AscendC::HardEvent::MTE2_V>(Event(buffer));
+    return true;
+  }
+  // By what raw_ and x_ hold.
+  __aicore__ inline uint32_t MostChunks(const Pass& pass) const {
+    if (pass.kind == kMeasure) return 1;
+    const bool wide = Type(pass.of_draft) == kFloat32 || (pass.kind == kExcess && Type(1) == kFloat32);
+    return (pass.kind == kExcess || t_.entropy ? kPiece / 2 : kPiece) / (wide ? 2 : 1);
+  }
+
+  __aicore__ inline void Work(const Piece& piece, uint32_t buffer) {
+    const Pass& pass = piece.words.pass;
+    const AscendC::LocalTensor<float> records = record_[buffer];
+    chunks_ = piece.count;
+    AscendC::WaitFlag<AscendC::HardEvent::MTE2_V>(Event(buffer));
+    AscendC::WaitFlag<AscendC::HardEvent::MTE3_V>(Event(buffer));
+    AscendC::Duplicate(records, 0.0f, static_cast<int32_t>(piece.count * kRecord));
+    Widen(x_, raw_[buffer], pass.of_draft, piece.first, piece.count);
+    if (pass.kind == kExcess) Widen(y_, raw_draft_[buffer], 1, piece.first, piece.count);
+    switch (pass.kind) {
+      case kScan:
         Cut(pass.cut);
-        ScanChunk(record, pass.scale);
-      } else if (pass.kind == kMeasure) {
-        MeasureChunk(record, pass);
-      } else {
+        ScanChunks(records, pass.scale);
+        break;
+      case kSum:
+        SumChunks(records, piece, raw_[buffer]);
+        break;
+      case kMeasure:
+        MeasureChunk(records, pass);
+        break;
+      default:
         Subtract(pass);
-        Reduce<Reduction::kSum>(record[kSumLane], x_, scratch_, t_.chunk);
-      }
+        ReduceChunks<Reduction::kSum>(records[kSumLane], x_);
     }
-    for (uint32_t i = 0; i < kBuffers; ++i) AscendC::WaitFlag<AscendC::HardEvent::V_MTE2>(Event(i));
+    AscendC::SetFlag<AscendC::HardEvent::V_MTE2>(Event(buffer));
     Order<AscendC::HardEvent::V_MTE3>();
-    Store(records_gm_[(uint64_t{pass.slot} * t_.chunks + first) * kRecord], records_, count);
-    Order<AscendC::HardEvent::MTE3_V>();
+    Store(records_gm_[(uint64_t{pass.slot} * t_.chunks + piece.first) * kRecord], records, piece.count * kRecord);
+    AscendC::SetFlag<AscendC::HardEvent::MTE3_V>(Event(buffer));
   }
 
   // Buffers have the events after the one that Order uses.
   __aicore__ inline int32_t Event(uint32_t buffer) const { return EVENT_ID1 + static_cast<int32_t>(buffer); }
 
-  __aicore__ inline void Fetch(const Pass& pass, uint32_t chunk) {
-    const uint32_t buffer = chunk % kBuffers;
-    AscendC::WaitFlag<AscendC::HardEvent::V_MTE2>(Event(buffer));
-    LoadRaw(raw_[buffer], pass.of_draft, pass.row, chunk);
-    if (pass.kind == kExcess) LoadRaw(raw_draft_[buffer], 1, pass.row, chunk);
-    AscendC::SetFlag<AscendC::HardEvent::MTE2_V>(Event(buffer));
-  }
-
   GM_ADDR target_;
   GM_ADDR draft_;
   AscendC::GlobalTensor<uint32_t> counts_gm_, passes_gm_;
-  AscendC::LocalTensor<float> raw_[kBuffers], raw_draft_[kBuffers], ones_;
+  AscendC::LocalTensor<float> raw_[kBuffers], raw_draft_[kBuffers], record_[kBuffers];
   AscendC::LocalTensor<uint32_t> counts_, asked_, pass_;
   uint32_t num_asked_ = 0;
+  // Of this core's share: the chunks from next_ to end_, counted over all passes, and whose pass is the next one.
+  uint64_t next_, end_, before_;  // before_: passes of the cores before the owner
+  uint32_t owner_;
 };
 
 }  // namespace specdec::ascendc

@@ -16,8 +16,8 @@ struct Row {
   uint32_t slot;  // of the records
   int32_t row;
   uint32_t of_draft;
-  float scale;  // 1 / temperature
-  float cut, max;
+  float scale;     // 1 / temperature
+  float cut, max;  // max: the largest logit; of rows without filters any number near it may stand for it
   float total;     // of exp((logit - max) * scale) over what is kept; 0 where nothing is left
   int32_t status;  // with any bit set only row and of_draft mean something
 };
@@ -135,6 +135,7 @@ class Rows : public Passes {
     for (uint32_t i = 0; i < kStateWords; ++i) w.words[i] = table_.GetValue(at + i);
     RowState& s = w.state;
     const bool greedy = filters.temperature == 0.0f;
+    const bool plain = greedy || of_draft || (filters.top_k == 0 && !(filters.top_p < 1.0f) && !(filters.min_p > 0.0f));
     float scale = greedy ? 1.0f : 1.0f / filters.temperature;
     // So that -inf times scale is -inf, and 0 times scale 0.
     if (!(scale > kSmallest)) scale = kSmallest;
@@ -148,9 +149,9 @@ class Rows : public Passes {
       s.cut = -kInf;
       s.status = 0;
     } else if (s.round != kNotAsked && s.round != round_) {
-      TakePass(s, *out, filters, greedy || of_draft != 0);
+      TakePass(s, *out, filters, plain);
     }
-    if (s.stage != kReady && s.round == kNotAsked && Ask(PassFor(s, *out))) s.round = round_;
+    if (s.stage != kReady && s.round == kNotAsked && Ask(PassFor(s, *out, plain && !greedy))) s.round = round_;
     for (uint32_t i = 0; i < kStateWords; ++i) table_.SetValue(at + i, w.words[i]);
     out->cut = s.cut;
     out->max = s.max;
@@ -210,7 +211,7 @@ class Rows : public Passes {
     const uint32_t chunk = static_cast<uint32_t>(id / t_.chunk);
     ReadKept(*r, chunk);
     const AscendC::LocalTensor<float> record = records_[chunk * kRecord];
-    ScanChunk(record, r->scale);
+    ScanChunks(record, r->scale);
     Fence();
     Store(records_gm_[uint64_t{r->slot} * t_.chunks * kRecord], records_, t_.chunks * kRecord);
     Fence();
@@ -397,10 +398,11 @@ class Rows : public Passes {
   __aicore__ inline Pass PassOver(const Row& r) const {
     return Pass{kScan, r.slot, r.row, r.of_draft, r.scale, r.max, r.cut, 0.0f, 0.0f, 0.0f, 0.0f, {}, 0};
   }
-  __aicore__ inline Pass PassFor(const RowState& s, Row r) const {
+  __aicore__ inline Pass PassFor(const RowState& s, Row r, bool weights_alone) const {
     r.cut = s.cut;
     r.max = s.max;
     Pass pass = PassOver(r);
+    if (weights_alone && !t_.maxima) pass.kind = kSum;
     if (s.stage == kSearchingTopK || s.stage == kSearchingTopP) {
       pass.kind = kMeasure;
       for (uint32_t i = 0; i < kPivots; ++i) pass.pivots[i] = s.pivots[i];
@@ -449,7 +451,7 @@ class Rows : public Passes {
 
   // --- The passes of a row, one after the other
 
-  __aicore__ inline void TakePass(RowState& s, Row r, const Filters& filters, bool no_filters) {
+  __aicore__ inline void TakePass(RowState& s, Row r, const Filters& filters, bool plain) {
     s.round = kNotAsked;
     if (s.stage == kSearchingTopK || s.stage == kSearchingTopP) {
       Narrow(s, r.slot);
@@ -460,7 +462,7 @@ class Rows : public Passes {
       s.max = r.max;
       s.total = r.total;
       if (!(r.total > 0.0f)) s.status = r.total == 0.0f ? kNoFiniteLogit : kNotFinite;
-      if (s.status || no_filters || s.stage == kScanningKept) {
+      if (s.status || plain || s.stage == kScanningKept) {
         s.stage = kReady;
         return;
       }

@@ -26,6 +26,7 @@ struct RowsTiling {
   uint32_t target_type, draft_type, vocab, chunk, chunks, slots, cores;  // slots: rows of records of a core
   uint32_t batch, nodes, width;                                          // requests, nodes of one, tokens it may emit
   uint32_t entropy;                                                      // whether scans collect what an entropy needs
+  uint32_t maxima;  // whether the largest logits are wanted of rows that are neither greedy nor filtered too
 };
 
 inline uint64_t round_up(uint64_t n, uint64_t unit) { return (n + unit - 1) / unit * unit; }
