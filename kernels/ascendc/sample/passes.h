@@ -58,8 +58,8 @@ class Passes {
     passes_gm_.SetGlobalBuffer((__gm__ uint32_t*)(workspace + t_.passes_at), t_.cores * kMaxPasses * kPassWords);
   }
 
-  // What lives for one step only: after all that lives longer.
-  __aicore__ inline void AllocScratch() {
+  // What lives for one step only, after all that lives longer; with the records of `rows` rows.
+  __aicore__ inline void AllocScratch(uint32_t rows) {
     scratch_at_ = ub_.GetCurAddr();
     for (uint32_t i = 0; i < kBuffers; ++i) {
       raw_[i] = ub_.Alloc<float>(kPiece / 2 * t_.chunk);
@@ -70,8 +70,8 @@ class Passes {
     bits_ = ub_.Alloc<uint8_t>(AlignUp(kPiece * t_.chunk / 8, kBlockBytes));
     scratch_ = ub_.Alloc<float>(kPiece * kReduceScratch);
     for (uint32_t i = 0; i < kBuffers; ++i) record_[i] = ub_.Alloc<float>(kPiece * kRecord);
-    one_ = ub_.Alloc<float>(BlockOf<float>());
-    records_ = ub_.Alloc<float>(AlignUp(t_.chunks, 8) * kRecord);
+    one_ = ub_.Alloc<float>(AlignUp(rows, BlockOf<float>()));
+    records_ = ub_.Alloc<float>(rows * AlignUp(t_.chunks, 8) * kRecord);
     counts_ = ub_.Alloc<uint32_t>(t_.cores * kRecord);
     asked_ = ub_.Alloc<uint32_t>(kMaxPasses * kPassWords);
     pass_ = ub_.Alloc<uint32_t>(kPassWords);

@@ -53,18 +53,19 @@ struct RowState {
   int32_t round;   // in which it was asked for
   float max, total, cut;
   int32_t status;
-  // The threshold is at or above `low` and below `high`, as keys.
+  // In a search. The threshold is at or above `low` and below `high`, as keys.
   int32_t low, high;
   float target;                           // what the ids at or above the threshold are to weigh, or how many there be
   float count_low, mass_low, count_high;  // of the ids not below low, or not below high
   float pivots[kPivots];
 };
-constexpr uint32_t kStateWords = 16;
+constexpr uint32_t kStateWords = 16, kRowWords = 6;  // kRowWords: without a search
 union StateWords {
   RowState state;
   int32_t words[kStateWords];
 };
 static_assert(sizeof(StateWords) == kStateWords * 4);
+constexpr uint32_t kTogether = 10;  // rows of few chunks whose records are combined at once: as many as UB holds
 
 class Rows : public Passes {
  public:
@@ -90,14 +91,15 @@ class Rows : public Passes {
 
     stats_ = kFloatLanes;
     while (stats_ < t_.chunks) stats_ *= 8;
-    maxima_ = ub_.Alloc<float>(stats_);
-    sums_ = ub_.Alloc<float>(stats_);
-    const int32_t stats = static_cast<int32_t>(stats_);
-    AscendC::Duplicate(maxima_, -kInf, stats);  // past the last chunk there is nothing
-    AscendC::Duplicate(sums_, 0.0f, stats);
-    AllocScratch();
-    masses_ = ub_.Alloc<float>(stats_);
-    exponents_ = ub_.Alloc<float>(stats_);
+    most_rows_ = stats_ == kFloatLanes ? kTogether : 1;
+    maxima_ = ub_.Alloc<float>(most_rows_ * stats_);
+    sums_ = ub_.Alloc<float>(most_rows_ * stats_);
+    AscendC::Duplicate(maxima_, -kInf, Stats(most_rows_));  // past the last chunk there is nothing
+    AscendC::Duplicate(sums_, 0.0f, Stats(most_rows_));
+    AllocScratch(most_rows_);
+    masses_ = ub_.Alloc<float>(most_rows_ * stats_);
+    exponents_ = ub_.Alloc<float>(most_rows_ * stats_);
+    totals_ = ub_.Alloc<float>(AlignUp(most_rows_, BlockOf<float>()));
     Fence();
   }
 
@@ -130,17 +132,13 @@ class Rows : public Passes {
 
   // Whether all passes over the row of a node are made. Asks for the next one where they are not.
   __aicore__ inline bool Ready(uint32_t node, uint32_t of_draft, int32_t row, const Filters& filters, Row* out) {
-    const uint64_t at = node * kNodeWords + of_draft * kStateWords;
-    StateWords w;
-    for (uint32_t i = 0; i < kStateWords; ++i) w.words[i] = table_.GetValue(at + i);
+    const uint64_t at = StateAt(node, of_draft);
+    StateWords w{};
     RowState& s = w.state;
-    const bool greedy = filters.temperature == 0.0f;
-    const bool plain = greedy || of_draft || (filters.top_k == 0 && !(filters.top_p < 1.0f) && !(filters.min_p > 0.0f));
-    float scale = greedy ? 1.0f : 1.0f / filters.temperature;
-    // So that -inf times scale is -inf, and 0 times scale 0.
-    if (!(scale > kSmallest)) scale = kSmallest;
-    if (scale > -kLowest) scale = -kLowest;
-    *out = Row{SlotOf(node, of_draft), row, of_draft, scale, s.cut, s.max, s.total, s.status};
+    w.words[0] = table_.GetValue(at);
+    for (uint32_t i = 1; i < WordsOf(s.stage); ++i) w.words[i] = table_.GetValue(at + i);
+    const bool plain = IsPlain(filters, of_draft);
+    *out = Row{SlotOf(node, of_draft), row, of_draft, ScaleOf(filters), s.cut, s.max, s.total, s.status};
     if (s.stage == kReady) return true;
 
     if (s.stage == kNew) {
@@ -151,13 +149,35 @@ class Rows : public Passes {
     } else if (s.round != kNotAsked && s.round != round_) {
       TakePass(s, *out, filters, plain);
     }
-    if (s.stage != kReady && s.round == kNotAsked && Ask(PassFor(s, *out, plain && !greedy))) s.round = round_;
-    for (uint32_t i = 0; i < kStateWords; ++i) table_.SetValue(at + i, w.words[i]);
+    if (s.stage != kReady && s.round == kNotAsked && Ask(PassFor(s, *out, plain && filters.temperature > 0.0f)))
+      s.round = round_;
+    for (uint32_t i = 0; i < WordsOf(s.stage); ++i) table_.SetValue(at + i, w.words[i]);
     out->cut = s.cut;
     out->max = s.max;
     out->total = s.total;
     out->status = s.status;
     return s.stage == kReady;
+  }
+
+  // Combines the scans of the rows of nodes 0 to `count` - 1, several at once, where that makes them ready. Ready is to
+  // be asked as before.
+  __aicore__ inline void TakeScans(uint32_t count, uint32_t of_draft, const Filters& filters) {
+    if (!IsPlain(filters, of_draft)) return;
+    for (uint32_t first = 0; first < count; first += most_rows_) {
+      const uint32_t rows = count - first < most_rows_ ? count - first : most_rows_;
+      // They were asked for in order.
+      if (!IsScanned(first, of_draft) || !IsScanned(first + rows - 1, of_draft)) return;
+      ReadRecords(SlotOf(first, of_draft), rows);
+      Combine(ScaleOf(filters), rows);
+      for (uint32_t row = 0; row < rows; ++row) {
+        StateWords w{};
+        TakeScan(w.state, row);
+        w.state.stage = kReady;
+        w.state.cut = -kInf;
+        const uint64_t at = StateAt(first + row, of_draft);
+        for (uint32_t i = 0; i < kRowWords; ++i) table_.SetValue(at + i, w.words[i]);
+      }
+    }
   }
 
   // --- What a ready row says
@@ -174,9 +194,9 @@ class Rows : public Passes {
   }
 
   // -sum p ln p
-  __aicore__ inline float Entropy(Row r) {
+  __aicore__ inline float Entropy(const Row& r) {
     ReadRecords(r.slot);
-    Combine(&r);
+    Combine(r.scale);
     // Of a chunk: factor * (moment + sum * exponent of its largest), with the factor that masses_ holds times sums_.
     AscendC::Maxs(exponents_, exponents_, kNoWeight, Stats());
     AscendC::PipeBarrier<PIPE_V>();
@@ -215,17 +235,19 @@ class Rows : public Passes {
     Fence();
     Store(records_gm_[uint64_t{r->slot} * t_.chunks * kRecord], records_, t_.chunks * kRecord);
     Fence();
-    PickScans();
-    Combine(r);
+    PickScans(1);
+    Combine(r->scale);
+    r->max = ToScalar(one_, 0);
+    r->total = ToScalar(totals_, 0);
   }
 
   // --- Draws. Removed ids are never drawn.
 
   // The first id whose cumulative weight exceeds u * total; where rounding runs past the end the last one with any.
   // -1 if there is none.
-  __aicore__ inline int64_t Draw(Row r, float u) {
+  __aicore__ inline int64_t Draw(const Row& r, float u) {
     ReadRecords(r.slot);
-    Combine(&r);
+    Combine(r.scale);
     float before = 0.0f;
     const int32_t chunk = PickChunk(u * r.total, &before);
     if (chunk < 0) return -1;
@@ -390,7 +412,23 @@ class Rows : public Passes {
   static constexpr int32_t kNotAsked = -1;
   static constexpr float kSmallest = 1.175494351e-38f;
 
-  __aicore__ inline int32_t Stats() const { return static_cast<int32_t>(stats_); }
+  __aicore__ inline int32_t Stats(uint32_t rows = 1) const { return static_cast<int32_t>(rows * stats_); }
+  __aicore__ inline uint64_t StateAt(uint32_t node, uint32_t of_draft) const {
+    return uint64_t{node} * kNodeWords + of_draft * kStateWords;
+  }
+  __aicore__ inline uint32_t WordsOf(RowStage stage) const {
+    return stage == kNew ? 1 : stage == kScanning || stage == kReady ? kRowWords : kStateWords;
+  }
+  __aicore__ inline float ScaleOf(const Filters& filters) const {
+    const float scale = filters.temperature > 0.0f ? 1.0f / filters.temperature : 1.0f;
+    // So that -inf times scale is -inf, and 0 times scale 0.
+    return !(scale > kSmallest) ? kSmallest : scale > -kLowest ? -kLowest : scale;
+  }
+  // Whether a row needs no cut.
+  __aicore__ inline bool IsPlain(const Filters& filters, uint32_t of_draft) const {
+    return filters.temperature == 0.0f || of_draft != 0 ||
+           (filters.top_k == 0 && !(filters.top_p < 1.0f) && !(filters.min_p > 0.0f));
+  }
   __aicore__ inline int64_t IdOf(int32_t chunk, int32_t inside) const {
     return inside < 0 ? -1 : int64_t{chunk} * t_.chunk + inside;
   }
@@ -412,44 +450,63 @@ class Rows : public Passes {
 
   // --- What passes have left
 
-  // One lane of every record in records_.
-  __aicore__ inline void Pick(const AscendC::LocalTensor<float>& out, uint32_t lane) {
+  // One lane of every record of the rows in records_.
+  __aicore__ inline void Pick(const AscendC::LocalTensor<float>& out, uint32_t lane, uint32_t rows = 1) {
     constexpr uint64_t kLanes = 0x0101010101010101ull;  // of eight records, those of a repeat
     const uint32_t whole = t_.chunks / kRecord, rest = t_.chunks % kRecord;
-    uint64_t mask[2] = {kLanes << lane, 0};
-    if (whole > 0) AscendC::BlockReduceSum(out, records_, static_cast<int32_t>(whole), mask, 1, 1, 8);
-    mask[0] &= (uint64_t{1} << rest * kRecord) - 1;
-    if (rest > 0) AscendC::BlockReduceSum(out[whole * kRecord], records_[whole * kFloatLanes], 1, mask, 1, 1, 8);
+    for (uint32_t row = 0; row < rows; ++row) {
+      const AscendC::LocalTensor<float> to = out[row * stats_], from = records_[row * t_.chunks * kRecord];
+      uint64_t mask[2] = {kLanes << lane, 0};
+      if (whole > 0) AscendC::BlockReduceSum(to, from, static_cast<int32_t>(whole), mask, 1, 1, 8);
+      mask[0] &= (uint64_t{1} << rest * kRecord) - 1;
+      if (rest > 0) AscendC::BlockReduceSum(to[whole * kRecord], from[whole * kFloatLanes], 1, mask, 1, 1, 8);
+    }
     AscendC::PipeBarrier<PIPE_V>();
   }
-  __aicore__ inline void PickScans() {
-    Pick(maxima_, kMaxLane);
-    Pick(sums_, kSumLane);
+  __aicore__ inline void PickScans(uint32_t rows) {
+    Pick(maxima_, kMaxLane, rows);
+    Pick(sums_, kSumLane, rows);
   }
-  __aicore__ inline void ReadRecords(uint32_t slot) {
+  // Of `rows` slots from this one on.
+  __aicore__ inline void ReadRecords(uint32_t slot, uint32_t rows = 1) {
     Fence();
-    Load(records_, records_gm_[uint64_t{slot} * t_.chunks * kRecord], t_.chunks * kRecord);
+    Load(records_, records_gm_[uint64_t{slot} * t_.chunks * kRecord], rows * t_.chunks * kRecord);
     Fence();
-    PickScans();
+    PickScans(rows);
   }
 
-  // max and total of the row; masses_ <- the weight of every chunk, exponents_ <- those of their largest logits.
-  __aicore__ inline void Combine(Row* r) {
-    Reduce<Reduction::kMax>(one_, maxima_, scratch_, stats_);
-    r->max = ToScalar(one_, 0);
-    AscendC::Adds(exponents_, maxima_, -Finite(r->max), Stats());
+  // one_ and totals_ <- max and total of every row; masses_ <- the weight of every chunk, exponents_ <- those of their
+  // largest logits.
+  __aicore__ inline void Combine(float scale, uint32_t rows = 1) {
+    Reduce<Reduction::kMax>(one_, maxima_, scratch_, stats_, rows);
+    Order<AscendC::HardEvent::V_S>();
+    for (uint32_t row = 0; row < rows; ++row)
+      AscendC::Adds(exponents_[row * stats_], maxima_[row * stats_], -Finite(one_.GetValue(row)), Stats());
+    Order<AscendC::HardEvent::S_V>();
     AscendC::PipeBarrier<PIPE_V>();
-    AscendC::Muls(exponents_, exponents_, r->scale, Stats());
+    AscendC::Muls(exponents_, exponents_, scale, Stats(rows));
     AscendC::PipeBarrier<PIPE_V>();
-    AscendC::Exp(masses_, exponents_, Stats());
+    AscendC::Exp(masses_, exponents_, Stats(rows));
     AscendC::PipeBarrier<PIPE_V>();
-    AscendC::Mul(masses_, masses_, sums_, Stats());
+    AscendC::Mul(masses_, masses_, sums_, Stats(rows));
     AscendC::PipeBarrier<PIPE_V>();
-    Reduce<Reduction::kSum>(one_, masses_, scratch_, stats_);
-    r->total = ToScalar(one_, 0);
+    Reduce<Reduction::kSum>(totals_, masses_, scratch_, stats_, rows);
+    Order<AscendC::HardEvent::V_S>();
   }
 
   // --- The passes of a row, one after the other
+
+  __aicore__ inline bool IsScanned(uint32_t node, uint32_t of_draft) const {
+    const uint64_t at = StateAt(node, of_draft);
+    const int32_t round = table_.GetValue(at + 1);
+    return table_.GetValue(at) == kScanning && round != kNotAsked && round != round_;
+  }
+  // By what Combine has left of a row.
+  __aicore__ inline void TakeScan(RowState& s, uint32_t row) const {
+    s.max = one_.GetValue(row);
+    s.total = totals_.GetValue(row);
+    if (!(s.total > 0.0f)) s.status = s.total == 0.0f ? kNoFiniteLogit : kNotFinite;
+  }
 
   __aicore__ inline void TakePass(RowState& s, Row r, const Filters& filters, bool plain) {
     s.round = kNotAsked;
@@ -458,10 +515,8 @@ class Rows : public Passes {
       if (!Found(s)) return Spread(s);
     } else {
       ReadRecords(r.slot);
-      Combine(&r);
-      s.max = r.max;
-      s.total = r.total;
-      if (!(r.total > 0.0f)) s.status = r.total == 0.0f ? kNoFiniteLogit : kNotFinite;
+      Combine(r.scale);
+      TakeScan(s, 0);
       if (s.status || plain || s.stage == kScanningKept) {
         s.stage = kReady;
         return;
@@ -570,13 +625,17 @@ class Rows : public Passes {
 
   // By the weights in x_.
   __aicore__ inline int32_t PickInside(float target) {
-    const uint32_t groups = t_.chunk / kFloatLanes;
-    AscendC::WholeReduceSum(scratch_, x_, static_cast<int32_t>(kFloatLanes), static_cast<int32_t>(groups), 1, 1, 8);
+    const uint32_t groups = t_.chunk / kFloatLanes, parts = t_.chunk / 8;
+    const AscendC::LocalTensor<float> sums = scratch_[parts];
+    AscendC::BlockReduceSum(scratch_, x_, static_cast<int32_t>(groups), static_cast<int32_t>(kFloatLanes), 1, 1, 8);
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::BlockReduceSum(sums, scratch_, static_cast<int32_t>(CeilDiv(parts, kFloatLanes)),
+                            static_cast<int32_t>(parts < kFloatLanes ? parts : kFloatLanes), 1, 1, 8);
     Fence();
     float cumulative = 0.0f;
     int32_t last = -1;
     for (uint32_t group = 0; group < groups; ++group) {
-      const float mass = scratch_.GetValue(group);
+      const float mass = sums.GetValue(group);
       if (!(mass > 0.0f)) continue;
       last = static_cast<int32_t>(group);
       if (!(cumulative + mass > target)) {
@@ -608,9 +667,11 @@ class Rows : public Passes {
   AscendC::GlobalTensor<float> temperature_, top_p_, min_p_, logprobs_out_;
   AscendC::GlobalTensor<int32_t> top_k_, result_, removed_;
   AscendC::GlobalTensor<int64_t> tokens_out_;
-  AscendC::LocalTensor<float> maxima_, sums_, masses_, exponents_;  // of the chunks of one row
+  AscendC::LocalTensor<float> maxima_, sums_, masses_, exponents_;  // of the chunks of a row, or of some rows
+  AscendC::LocalTensor<float> totals_;
   bool has_temperature_, has_top_k_, has_top_p_, has_min_p_;
-  uint32_t stats_;  // chunks, rounded up to what Reduce takes
+  uint32_t stats_;      // chunks, rounded up to what Reduce takes
+  uint32_t most_rows_;  // whose records fit
   uint32_t num_removed_ = 0;
 };
 

@@ -189,6 +189,10 @@ class Verify : public Rows {
 
   __aicore__ inline bool RowsOfChain() {
     const bool has_q = filters_.temperature > 0.0f && (v_.rule == kRecursive || v_.rule == kTraversal);
+    uint32_t size = 1;
+    while (FirstChild(static_cast<int32_t>(size) - 1) >= 0) ++size;
+    TakeScans(size, 0, filters_);
+    if (has_q && HasDraft()) TakeScans(size - 1, 1, draft_filters_);
     bool ready = true;
     Row row;
     bool unused;
@@ -242,7 +246,7 @@ class Verify : public Rows {
   __aicore__ inline float TargetOf(const Residual& r, int32_t child) {
     const uint64_t x = static_cast<uint64_t>(Token(child));
     if (!r.has_q) return ProbabilityLeft(r, x);
-    const float excess = r.a * Probability(r.p, x) - r.b * Probability(r.q, x);
+    const float excess = r.a * Probability(r.p, x) - (r.b > 0.0f ? r.b * Probability(r.q, x) : 0.0f);
     return excess > 0.0f ? excess / r.total : 0.0f;
   }
   __aicore__ inline float DraftOf(const Residual& r, int32_t child) {
@@ -265,7 +269,7 @@ class Verify : public Rows {
       const uint32_t from = r->has_q || r->last >= 0 ? SlotOf(static_cast<uint32_t>(node), 1) : r->p.slot;
       Row rest = before;
       rest.slot = SlotOf(static_cast<uint32_t>(node), 1);
-      Remove(&rest, x, from);
+      if (!r->has_q || NextSibling(child) >= 0) Remove(&rest, x, from);  // else nothing is drawn from it any more
       SetFloat(child, kRestMax, rest.max);
       SetFloat(child, kRestTotal, rest.total);
       SetFloat(child, kScaleP, weight * r->a / r->total);
