@@ -218,6 +218,12 @@ void Core::WriteBack(uintptr_t line, CacheLine& entry) {
   dirty_lines_.erase(std::remove(dirty_lines_.begin(), dirty_lines_.end(), line), dirty_lines_.end());
 }
 
+void Core::PreloadCache(const void* pointer, Loc loc) {
+  Begin(Pipe::kS, "DataCachePreload", loc);
+  if (ReadGm(pointer, 1)) Line(reinterpret_cast<uintptr_t>(pointer) / kCacheLine * kCacheLine);
+  Finish(cost::kScalar, 0, kCacheLine, 0);
+}
+
 void Core::CleanCache(const void* pointer, bool whole, Loc loc) {
   Begin(Pipe::kS, "DataCacheCleanAndInvalid", loc);
   if (whole) {

@@ -489,6 +489,19 @@ CHECK_FUNCTIONS(l2_forgets_what_it_has_no_room_for) {
   Expect(!device.TouchLine(a), "pushed out");
 }
 
+CHECK_FUNCTIONS(a_line_that_was_preloaded_is_in_the_data_cache) {
+  auto read = [](bool preloaded) {
+    Gm<uint64_t> in(Random<uint64_t>(8, 0, 9, 2));
+    return Run("read", hostsim::Vector(),
+               [&] {
+                 if (preloaded) DataCachePreload(in.tensor(), int64_t{8});
+                 in.tensor().GetValue(7);
+               })
+        .cycles;
+  };
+  Expect(read(true) < 10 && read(false) >= 200, "a line that was preloaded is there");
+}
+
 CHECK_FUNCTIONS(more_blocks_than_cores_run_one_after_the_other) {
   auto cycles = [](uint32_t blocks) {
     return Run("rounds", hostsim::Vector(), [] { Duplicate(Ub<float>(0, 4096), 1.0f, 4096); }, blocks).cycles;

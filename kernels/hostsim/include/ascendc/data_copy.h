@@ -201,7 +201,10 @@ void DataCacheCleanAndInvalid(const GlobalTensor<T>& dst, Loc loc = Loc::Here())
   hostsim::Current().CleanCache(dst.GetPhyAddr(), entireType == CacheLine::ENTIRE_DATA_CACHE, loc);
 }
 template <typename T>
-void DataCachePreload(const GlobalTensor<uint64_t>&, const T) {}
+void DataCachePreload(const GlobalTensor<uint64_t>& src, const T cacheOffset, Loc loc = Loc::Here()) {
+  static_assert(std::is_same_v<T, int16_t> || std::is_same_v<T, int64_t>, "offsets are int16_t or int64_t");
+  hostsim::Current().PreloadCache(reinterpret_cast<const uint8_t*>(src.GetPhyAddr()) + cacheOffset, loc);
+}
 inline void ICachePreLoad(const int64_t) {}
 
 }  // namespace AscendC

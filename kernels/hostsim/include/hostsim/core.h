@@ -122,6 +122,7 @@ class Core {
   void ScalarLoad(const void* address, size_t bytes, void* out, Loc loc);
   void ScalarStore(void* address, size_t bytes, const void* value, Loc loc);
   void CleanCache(const void* address, bool whole, Loc loc);
+  void PreloadCache(const void* address, Loc loc);
 
   void Fail(Fault fault, const std::string& message);
   void FailAt(Fault fault, Pipe pipe, const char* op, Loc loc, const std::string& message);
