@@ -20,7 +20,7 @@ enum PassKind : int32_t {
   kScan,     // the largest logit, the sum of weights, and of weights times exponents; max is the chunk's own
   kSum,      // the sum of weights, and the max in them: 0 where that does, else the chunk's largest logit
   kMeasure,  // of the logits not below each pivot: how many there are, and the sum of their weights
-  kExcess,   // (in the place of the sum) the sum of max(a * weight - b * weight in the draft's row, 0)
+  kExcess,   // (in the place of the sum) the sum of max(weight - ratio * weight in the draft's row, 0)
 };
 enum RecordLane : uint32_t { kMaxLane = 0, kSumLane = 1, kMomentLane = 2, kCountLane = 0, kMassLane = kPivots };
 
@@ -30,9 +30,9 @@ struct Pass {
   int32_t row;
   uint32_t of_draft;
   float scale, max, cut;
-  float draft_scale, draft_max, a, b;  // kExcess
-  float pivots[kPivots];               // kMeasure
-  uint32_t unused;
+  float draft_scale, draft_max, ratio;  // kExcess
+  float pivots[kPivots];                // kMeasure
+  uint32_t unused[2];
 };
 
 union PassWords {
@@ -162,11 +162,8 @@ class Passes {
   __aicore__ inline void Subtract(const Pass& pass) {
     Cut(pass.cut);
     Weigh(x_, x_, pass.max, pass.scale);
-    AscendC::Muls(x_, x_, pass.a, Lanes());
     Weigh(y_, y_, pass.draft_max, pass.draft_scale);
-    AscendC::Muls(y_, y_, pass.b, Lanes());
-    AscendC::PipeBarrier<PIPE_V>();
-    AscendC::Sub(x_, x_, y_, Lanes());
+    AscendC::Axpy(x_, y_, -pass.ratio, Lanes());
     AscendC::PipeBarrier<PIPE_V>();
     AscendC::Maxs(x_, x_, 0.0f, Lanes());
     AscendC::PipeBarrier<PIPE_V>();
@@ -202,6 +199,20 @@ class Passes {
       default:
         return RowOf<float>(of_draft, row, id, 1).GetValue(0);
     }
+  }
+
+  // So that Logit need not wait.
+  __aicore__ inline void PreloadLogit(uint32_t of_draft, int32_t row, uint64_t id) const {
+    if (Type(of_draft) == kFloat32)
+      Preload(RowOf<float>(of_draft, row, id, 1));
+    else
+      Preload(RowOf<half>(of_draft, row, id, 1));
+  }
+  template <typename T>
+  __aicore__ inline void Preload(const AscendC::GlobalTensor<T>& from) const {
+    AscendC::GlobalTensor<uint64_t> line;
+    line.SetGlobalBuffer((__gm__ uint64_t*)from.GetPhyAddr());
+    AscendC::DataCachePreload(line, int64_t{0});
   }
 
   // out[i] = x[i] <mode> bound ? yes[i] : no

@@ -282,7 +282,8 @@ class Rows : public Passes {
     return best;
   }
 
-  // --- The excess max(a p - b q, 0) of a target's row over a draft's, by a pass that leaves it in `slot`.
+  // --- The excess max(a p - b q, 0) of a target's row over a draft's, by a pass that leaves it, over a / p.total, in
+  // `slot`.
 
   __aicore__ inline Pass ExcessPass(const Row& p, const Row& q, float a, float b, uint32_t slot) const {
     Pass pass = PassOver(p);
@@ -290,8 +291,8 @@ class Rows : public Passes {
     pass.slot = slot;
     pass.draft_scale = q.scale;
     pass.draft_max = q.max;
-    pass.a = a / p.total;
-    pass.b = b / q.total;
+    const float ratio = b / a * (p.total / q.total);
+    pass.ratio = ratio < -kLowest ? ratio : -kLowest;
     return pass;
   }
   __aicore__ inline float TotalExcess(uint32_t slot) {
@@ -434,7 +435,7 @@ class Rows : public Passes {
   }
 
   __aicore__ inline Pass PassOver(const Row& r) const {
-    return Pass{kScan, r.slot, r.row, r.of_draft, r.scale, r.max, r.cut, 0.0f, 0.0f, 0.0f, 0.0f, {}, 0};
+    return Pass{kScan, r.slot, r.row, r.of_draft, r.scale, r.max, r.cut, 0.0f, 0.0f, 0.0f, {}, {}};
   }
   __aicore__ inline Pass PassFor(const RowState& s, Row r, bool weights_alone) const {
     r.cut = s.cut;

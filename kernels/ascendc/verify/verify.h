@@ -36,6 +36,11 @@ class Verify : public Rows {
 
   __aicore__ inline void Begin(uint32_t request) {
     request_ = request;
+    // At once rather than one after the other.
+    Preload(cu_nodes_[request]);
+    Preload(uniforms_[uint64_t{request} * t_.width]);
+    Preload(uniforms_[uint64_t{request} * t_.width + t_.width - 1]);
+    if (has_draft_temperature_) Preload(draft_temperature_[request]);
     filters_ = FiltersOf(request);
     draft_filters_ = Filters{1.0f, 0, 1.0f, 0.0f};
     if (has_draft_temperature_) draft_filters_.temperature = Temperature(draft_temperature_.GetValue(request));
@@ -171,7 +176,10 @@ class Verify : public Rows {
   // --- Rows
 
   __aicore__ inline bool Target(int32_t node, Row* p) {
-    if (!Ready(static_cast<uint32_t>(node), 0, static_cast<int32_t>(first_) + node, filters_, p)) return false;
+    if (!Ready(static_cast<uint32_t>(node), 0, static_cast<int32_t>(first_) + node, filters_, p)) {
+      PreloadChild(node, 0);
+      return false;
+    }
     status_ |= p->status;
     return true;
   }
@@ -180,10 +188,18 @@ class Verify : public Rows {
   __aicore__ inline bool Draft(int32_t node, Row* q, bool* has_q) {
     *has_q = false;
     if (!HasDraft()) return true;
-    if (!Ready(static_cast<uint32_t>(node), 1, static_cast<int32_t>(first_) + node, draft_filters_, q)) return false;
+    if (!Ready(static_cast<uint32_t>(node), 1, static_cast<int32_t>(first_) + node, draft_filters_, q)) {
+      PreloadChild(node, 1);
+      return false;
+    }
     status_ |= q->status;
     *has_q = q->status == 0;
     return true;
+  }
+  // The logit that is looked at first once the row is there.
+  __aicore__ inline void PreloadChild(int32_t node, uint32_t of_draft) const {
+    const int32_t child = FirstChild(node);
+    if (child >= 0) PreloadLogit(of_draft, static_cast<int32_t>(first_) + node, static_cast<uint64_t>(Token(child)));
   }
   __aicore__ inline bool HasDraft() const { return has_draft_ && draft_filters_.temperature > 0.0f; }
 
@@ -282,7 +298,7 @@ class Verify : public Rows {
       stage = kMassAsked;
       Set(child, kRejectedRound, round_);
     } else if (stage == kMassAsked && Get(child, kRejectedRound) != round_) {
-      SetFloat(child, kMass, TotalExcess(slot));
+      SetFloat(child, kMass, TotalExcess(slot) * (GetFloat(child, kScaleP) / r->p.total));
       stage = kDone;
     }
     Set(child, kRejected, stage);
