@@ -242,7 +242,7 @@ class Passes {
 
   // Some chunks of a pass.
   struct Piece {
-    PassWords words;
+    Pass pass;
     uint32_t first, count;
   };
 
@@ -316,7 +316,7 @@ class Passes {
 
   __aicore__ inline void SumChunks(const AscendC::LocalTensor<float>& records, const Piece& piece,
                                    const AscendC::LocalTensor<float>& raw) {
-    const Pass& pass = piece.words.pass;
+    const Pass& pass = piece.pass;
     Weigh(x_, x_, 0.0f, pass.scale);
     ReduceChunks<Reduction::kSum>(records[kSumLane], x_);
     Order<AscendC::HardEvent::V_S>();
@@ -351,7 +351,7 @@ class Passes {
 
   __aicore__ inline void Share(uint64_t units) {
     const uint64_t share = (units + t_.cores - 1) / t_.cores;
-    next_ = core_ * share;
+    begin_ = next_ = core_ * share;
     end_ = next_ + share < units ? next_ + share : units;
     owner_ = 0;
     before_ = 0;
@@ -377,14 +377,16 @@ class Passes {
     if (next_ >= end_) return false;
     const uint64_t index = next_ / t_.chunks;
     while (index >= before_ + counts_.GetValue(owner_ * kRecord)) before_ += counts_.GetValue(owner_++ * kRecord);
-    const uint64_t at = owner_ * kMaxPasses + (index - before_);
-    Load(pass_, passes_gm_[at * kPassWords], kPassWords);
-    Order<AscendC::HardEvent::MTE2_S>();
-    for (uint32_t i = 0; i < kPassWords; ++i) piece->words.words[i] = pass_.GetValue(i);
-    Order<AscendC::HardEvent::S_MTE2>();
-
-    const Pass& pass = piece->words.pass;
     piece->first = static_cast<uint32_t>(next_ % t_.chunks);
+    if (piece->first == 0 || next_ == begin_) {
+      const uint64_t at = owner_ * kMaxPasses + (index - before_);
+      Load(pass_, passes_gm_[at * kPassWords], kPassWords);
+      Order<AscendC::HardEvent::MTE2_S>();
+      for (uint32_t i = 0; i < kPassWords; ++i) words_.words[i] = pass_.GetValue(i);
+      Order<AscendC::HardEvent::S_MTE2>();
+    }
+    const Pass& pass = words_.pass;
+    piece->pass = pass;
     uint64_t count = MostChunks(pass);
     if (count > t_.chunks - piece->first) count = t_.chunks - piece->first;
     if (count > end_ - next_) count = end_ - next_;
@@ -404,7 +406,7 @@ class Passes {
   }
 
   __aicore__ inline void Work(const Piece& piece, uint32_t buffer) {
-    const Pass& pass = piece.words.pass;
+    const Pass& pass = piece.pass;
     const AscendC::LocalTensor<float> records = record_[buffer];
     chunks_ = piece.count;
     AscendC::WaitFlag<AscendC::HardEvent::MTE2_V>(Event(buffer));
@@ -442,9 +444,11 @@ class Passes {
   AscendC::LocalTensor<float> raw_[kBuffers], raw_draft_[kBuffers], record_[kBuffers];
   AscendC::LocalTensor<uint32_t> counts_, asked_, pass_;
   uint32_t num_asked_ = 0;
-  // Of this core's share: the chunks from next_ to end_, counted over all passes, and whose pass is the next one.
-  uint64_t next_, end_, before_;  // before_: passes of the cores before the owner
+  // This core's share: the chunks from begin_ to end_, counted over all passes. next_ is of the pass in words_, which
+  // the owner asked for; before_ counts those of the cores before it.
+  uint64_t begin_, next_, end_, before_;
   uint32_t owner_;
+  PassWords words_;
 };
 
 }  // namespace specdec::ascendc
