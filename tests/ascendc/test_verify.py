@@ -25,6 +25,27 @@ def test_borders_of_chunks(operator, rule, profile, seed):
 
 
 @each_rule
+@pytest.mark.parametrize("far", [-150.0, 22.0, 150.0])
+def test_logits_far_from_zero(operator, rule, far):
+    """Weights are summed around 0 in those chunks where that does: with 22 in some of them."""
+    case = random_case(operator, rule, sizes=[4, 2, 3], vocab=9001, filters=False)
+    for logits in (case.target_logits, case.options["draft_logits"]):
+        logits += far
+        logits[:, :4096] -= 5
+        logits[:, 8192:] = -torch.inf
+    with device("910B3", 0) as simulated:
+        assert_agrees(case, simulated, "cpu", decided=0.5)
+
+
+@pytest.mark.parametrize("rule", ["rejection", "block", "typical", "strict"])
+@pytest.mark.parametrize("filters", [True, False])
+def test_more_rows_than_are_combined_or_asked_for_at_once(rule, filters):
+    case = random_case("verify_chain", rule, sizes=[40, 12], vocab=600, filters=filters)
+    with device("910B3", 0) as simulated:
+        assert_agrees(case, simulated, "cpu", decided=0.5)
+
+
+@each_rule
 def test_a_request_does_not_depend_on_device_order_or_batch(operator, rule):
     for vocab, copies in [(65, 17), (4097, 1)]:  # 51 requests are more than there are cores
         case = random_case(operator, rule, sizes=[5, 1, 4], vocab=vocab)
@@ -66,6 +87,14 @@ def test_traffic_of_a_chain(rule, random_drafts, batch, dtype):
     )
     drafts = 3 * batch if random_drafts and rule != "strict" else 0
     assert traffic(case, 4 * batch + drafts) <= (1.10 if rule != "block" else 1.6)  # a draft that fails costs two rows
+
+
+@pytest.mark.parametrize("rule", ["rejection", "strict"])
+def test_a_long_chain_is_not_read_to_its_end(rule):
+    case = random_case("verify_chain", rule, sizes=[20] * 4, vocab=VOCAB, random_drafts=False, filters=False)
+    case.target_logits[torch.arange(80), case.tokens.roll(-1)] = -torch.inf  # the first draft is rejected
+    ahead = 6  # rows of 608 KB that four requests read together: 12 MB
+    assert traffic(case, 4 * ahead) <= 1.10
 
 
 @pytest.mark.parametrize(("rule", "random_drafts"), [("target_only", True), ("recursive", False)])

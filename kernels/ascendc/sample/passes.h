@@ -82,28 +82,36 @@ class Passes {
 
   // False where there is no room left: to be asked for again in the next round.
   __aicore__ inline bool Ask(const Pass& pass) {
-    if (num_asked_ == kMaxPasses) return false;
+    if (num_asked_[kLight] + num_asked_[kHeavy] == kMaxPasses) return false;
+    const List list = pass.kind == kScan || pass.kind == kSum ? kLight : kHeavy;
+    const uint32_t at = Place(list, num_asked_[list]++) * kPassWords;
     PassWords w;
     w.pass = pass;
-    for (uint32_t i = 0; i < kPassWords; ++i) asked_.SetValue(num_asked_ * kPassWords + i, w.words[i]);
-    ++num_asked_;
+    for (uint32_t i = 0; i < kPassWords; ++i) asked_.SetValue(at + i, w.words[i]);
     return true;
   }
 
   // Makes the passes that all cores have asked for. False if there were none.
   __aicore__ inline bool MakePasses() {
-    for (uint32_t i = 0; i < kRecord; ++i) counts_.SetValue(i, num_asked_);
+    for (uint32_t i = 0; i < kRecord; ++i) counts_.SetValue(i, num_asked_[i % kLists]);
     Order<AscendC::HardEvent::S_MTE3>();
     Store(counts_gm_[core_ * kRecord], counts_, kRecord);
-    if (num_asked_ > 0) Store(passes_gm_[core_ * kMaxPasses * kPassWords], asked_, num_asked_ * kPassWords);
-    num_asked_ = 0;
+    for (uint32_t list = 0; list < kLists; ++list) {
+      if (num_asked_[list] == 0) continue;
+      const uint32_t first = list == kLight ? 0 : Place(kHeavy, num_asked_[kHeavy] - 1);
+      Store(passes_gm_[(core_ * kMaxPasses + first) * kPassWords], asked_[first * kPassWords],
+            num_asked_[list] * kPassWords);
+      num_asked_[list] = 0;
+    }
     AscendC::SyncAll();
     Load(counts_, counts_gm_, t_.cores * kRecord);
     Order<AscendC::HardEvent::MTE2_S>();
-    uint64_t total = 0;
-    for (uint32_t i = 0; i < t_.cores; ++i) total += counts_.GetValue(i * kRecord);
-    if (total == 0) return false;
-    Share(total * t_.chunks);
+    for (uint32_t list = 0; list < kLists; ++list) {
+      passes_[list] = 0;
+      for (uint32_t i = 0; i < t_.cores; ++i) passes_[list] += counts_.GetValue(i * kRecord + list);
+    }
+    if (passes_[kLight] + passes_[kHeavy] == 0) return false;
+    Share();
     AscendC::SyncAll();
     return true;
   }
@@ -240,6 +248,9 @@ class Passes {
   static constexpr uint32_t kBuffers = 2;
   static constexpr uint32_t kPiece = 4;  // chunks of two bytes an element that are worked on together
 
+  // Passes are shared out by chunks, and apart from those that take much longer over one.
+  enum List : uint32_t { kLight, kHeavy, kLists };
+
   // Some chunks of a pass.
   struct Piece {
     Pass pass;
@@ -347,14 +358,23 @@ class Passes {
     }
   }
 
+  // Where a core keeps a list's `i`th pass: one from the front, the other from the back.
+  __aicore__ inline uint32_t Place(List list, uint32_t i) const { return list == kLight ? i : kMaxPasses - 1 - i; }
+
   // --- This core's share of all chunks of all passes, piece by piece
 
-  __aicore__ inline void Share(uint64_t units) {
-    const uint64_t share = (units + t_.cores - 1) / t_.cores;
-    begin_ = next_ = core_ * share;
+  // The last cores come first where passes are heavy: what is left over is to meet those with less to do.
+  __aicore__ inline void StartList(List list) {
+    const uint64_t units = passes_[list] * t_.chunks, share = (units + t_.cores - 1) / t_.cores;
+    begin_ = next_ = (list == kLight ? core_ : t_.cores - 1 - core_) * share;
     end_ = next_ + share < units ? next_ + share : units;
     owner_ = 0;
     before_ = 0;
+    list_ = list;
+  }
+
+  __aicore__ inline void Share() {
+    StartList(kLight);
     for (uint32_t i = 0; i < kBuffers; ++i) {
       AscendC::SetFlag<AscendC::HardEvent::V_MTE2>(Event(i));
       AscendC::SetFlag<AscendC::HardEvent::MTE3_V>(Event(i));
@@ -374,12 +394,14 @@ class Passes {
 
   // Reads the next piece. False where there is none.
   __aicore__ inline bool Fetch(Piece* piece, uint32_t buffer) {
+    if (next_ >= end_ && list_ == kLight) StartList(kHeavy);
     if (next_ >= end_) return false;
     const uint64_t index = next_ / t_.chunks;
-    while (index >= before_ + counts_.GetValue(owner_ * kRecord)) before_ += counts_.GetValue(owner_++ * kRecord);
+    while (index >= before_ + counts_.GetValue(owner_ * kRecord + list_))
+      before_ += counts_.GetValue(owner_++ * kRecord + list_);
     piece->first = static_cast<uint32_t>(next_ % t_.chunks);
     if (piece->first == 0 || next_ == begin_) {
-      const uint64_t at = owner_ * kMaxPasses + (index - before_);
+      const uint64_t at = owner_ * kMaxPasses + Place(list_, static_cast<uint32_t>(index - before_));
       Load(pass_, passes_gm_[at * kPassWords], kPassWords);
       Order<AscendC::HardEvent::MTE2_S>();
       for (uint32_t i = 0; i < kPassWords; ++i) words_.words[i] = pass_.GetValue(i);
@@ -443,11 +465,12 @@ class Passes {
   AscendC::GlobalTensor<uint32_t> counts_gm_, passes_gm_;
   AscendC::LocalTensor<float> raw_[kBuffers], raw_draft_[kBuffers], record_[kBuffers];
   AscendC::LocalTensor<uint32_t> counts_, asked_, pass_;
-  uint32_t num_asked_ = 0;
-  // This core's share: the chunks from begin_ to end_, counted over all passes. next_ is of the pass in words_, which
-  // the owner asked for; before_ counts those of the cores before it.
+  uint32_t num_asked_[kLists] = {}, passes_[kLists];  // of this core, of all
+  // This core's share of a list: the chunks from begin_ to end_, counted over all passes. next_ is of the pass in
+  // words_, which the owner asked for; before_ counts those of the cores before it.
   uint64_t begin_, next_, end_, before_;
   uint32_t owner_;
+  List list_;
   PassWords words_;
 };
 

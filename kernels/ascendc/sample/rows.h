@@ -159,12 +159,12 @@ class Rows : public Passes {
     return s.stage == kReady;
   }
 
-  // Combines the scans of the rows of nodes 0 to `count` - 1, several at once, where that makes them ready. Ready is to
-  // be asked as before.
-  __aicore__ inline void TakeScans(uint32_t count, uint32_t of_draft, const Filters& filters) {
+  // Combines the scans of the rows of `count` nodes, several at once, where that makes them ready. Ready is to be asked
+  // as before.
+  __aicore__ inline void TakeScans(uint32_t first, uint32_t count, uint32_t of_draft, const Filters& filters) {
     if (!IsPlain(filters, of_draft)) return;
-    for (uint32_t first = 0; first < count; first += most_rows_) {
-      const uint32_t rows = count - first < most_rows_ ? count - first : most_rows_;
+    for (const uint32_t end = first + count; first < end; first += most_rows_) {
+      const uint32_t rows = end - first < most_rows_ ? end - first : most_rows_;
       // They were asked for in order.
       if (!IsScanned(first, of_draft) || !IsScanned(first + rows - 1, of_draft)) return;
       ReadRecords(SlotOf(first, of_draft), rows);

@@ -1,7 +1,8 @@
 // Verification of drafts straight from logits, of chains and trees.
 //
-// A core walks through one request. Its rows are read as they are needed, by all cores together; a chain asks for all
-// of them at once. After every round of passes the walk starts again, and what it found before is remembered by node.
+// A core walks through one request. Its rows are read as they are needed, by all cores together; a chain asks for some
+// of the rows that come next too. After every round of passes the walk starts again, and what it found before is
+// remembered by node.
 #pragma once
 
 #include "kernels/ascendc/sample/rows.h"
@@ -52,6 +53,8 @@ class Verify : public Rows {
     flags_ = fits ? 0 : kMalformedTree;
     ForgetRows(static_cast<uint32_t>(num_nodes_));
     Link();
+    asked_ = 0;
+    taken_ = 0;
     top_ = 0;
     entered_ = false;
     removing_ = false;
@@ -61,7 +64,22 @@ class Verify : public Rows {
     ClearResults(flags_);
     ClearRemoved();
     if (num_nodes_ == 0) return true;
-    if (is_chain_ && !RowsOfChain()) return false;
+    if (is_chain_) TakeAhead();
+    if (Decide()) return true;
+    if (is_chain_) AskAhead();
+    return false;
+  }
+
+  __aicore__ inline void Write(uint32_t first, uint32_t count) {
+    WriteTokens(0, out_tokens_, first, count);
+    WriteLogprobs(1, logprobs_, first, count);
+    WriteNumAccepted(2, num_accepted_, first, count);
+    WriteStatus(3, status_out_, first, count);
+    Rows::Write(4, path_, t_.path_at, t_.width, first, count);
+  }
+
+ private:
+  __aicore__ inline bool Decide() {
     if (filters_.temperature == 0.0f) return Greedy();
     switch (v_.rule) {
       case kTargetOnly:
@@ -77,15 +95,6 @@ class Verify : public Rows {
     }
   }
 
-  __aicore__ inline void Write(uint32_t first, uint32_t count) {
-    WriteTokens(0, out_tokens_, first, count);
-    WriteLogprobs(1, logprobs_, first, count);
-    WriteNumAccepted(2, num_accepted_, first, count);
-    WriteStatus(3, status_out_, first, count);
-    Rows::Write(4, path_, t_.path_at, t_.width, first, count);
-  }
-
- private:
   // --- What is remembered of a node, in its part of the table after its rows
 
   enum Field : uint32_t {
@@ -203,21 +212,28 @@ class Verify : public Rows {
   }
   __aicore__ inline bool HasDraft() const { return has_draft_ && draft_filters_.temperature > 0.0f; }
 
-  __aicore__ inline bool RowsOfChain() {
-    const bool has_q = filters_.temperature > 0.0f && (v_.rule == kRecursive || v_.rule == kTraversal);
-    uint32_t size = 1;
-    while (FirstChild(static_cast<int32_t>(size) - 1) >= 0) ++size;
-    TakeScans(size, 0, filters_);
-    if (has_q && HasDraft()) TakeScans(size - 1, 1, draft_filters_);
-    bool ready = true;
+  // Where the walk along a chain has come to a row that was not asked for before: asks for those after it too, as many
+  // as are to be read together.
+  __aicore__ inline void AskAhead() {
+    int32_t node = static_cast<int32_t>(asked_);
+    if (node >= num_nodes_ || Get(node, 0) == kNew) return;
     Row row;
     bool unused;
-    for (int32_t node = 0; node >= 0; node = FirstChild(node)) {
-      ready = Target(node, &row) && ready;
-      if (has_q && FirstChild(node) >= 0) ready = Draft(node, &row, &unused) && ready;
+    for (uint32_t i = 0; i < v_.ahead && node >= 0; ++i, ++asked_, node = FirstChild(node)) {
+      Target(node, &row);
+      if (HasDraftRow(node)) Draft(node, &row, &unused);
     }
-    status_ = flags_;
-    return ready;
+  }
+  __aicore__ inline void TakeAhead() {
+    if (taken_ == asked_) return;
+    const uint32_t rows = asked_ - taken_;
+    TakeScans(taken_, rows, 0, filters_);
+    TakeScans(taken_, HasDraftRow(static_cast<int32_t>(asked_) - 1) ? rows : rows - 1, 1, draft_filters_);
+    taken_ = asked_;
+  }
+  __aicore__ inline bool HasDraftRow(int32_t node) const {
+    return HasDraft() && filters_.temperature > 0.0f && (v_.rule == kRecursive || v_.rule == kTraversal) &&
+           FirstChild(node) >= 0;
   }
 
   // --- What comes out
@@ -514,7 +530,8 @@ class Verify : public Rows {
   Filters filters_, draft_filters_;
   int64_t first_;  // row of the root
   int32_t num_nodes_;
-  int32_t flags_;  // of the request, whatever its rows hold
+  int32_t flags_;           // of the request, whatever its rows hold
+  uint32_t asked_, taken_;  // nodes of a chain whose rows were asked for, and combined
   // Where a traversal stands.
   int32_t top_;
   bool entered_, removing_;

@@ -13,7 +13,20 @@ struct VerifyTiling {
   int64_t num_nodes;
   VerifyRule rule;
   float threshold, alpha;
+  uint32_t ahead;  // rows that a chain reads together
 };
+
+// What a round costs is what reading this much does: fewer rows at once are not worth those that they may spare.
+constexpr uint64_t kRoundBytes = 12 * 1024 * 1024;
+
+// `rows` is laid out.
+inline uint32_t rows_ahead(const RowsTiling& rows, VerifyRule rule, bool has_draft) {
+  if (rule == kTraversal) return rows.nodes;  // it needs all
+  const auto bytes = [&](uint32_t type) { return uint64_t{rows.vocab} * (type == kFloat32 ? 4 : 2); };
+  const uint64_t row = bytes(rows.target_type) + (has_draft ? bytes(rows.draft_type) : 0);
+  const uint64_t requests = rows.batch < rows.cores ? rows.batch : rows.cores;
+  return static_cast<uint32_t>((kRoundBytes + requests * row - 1) / (requests * row));
+}
 
 // As the operators have them. parents and path are nullptr for a chain; what is optional may be.
 void launch_verify(void* stream, const void* target, const void* draft, const void* tokens, const void* parents,
