@@ -103,7 +103,7 @@ class AmxKernel {
 
   // A probability becomes a bfloat16: e^x to 2^-17 is enough, with one polynomial degree less than exp().
   static SPECDEC_INLINE F exp_of(F x) {
-    x = max(splat(-150.f), x) * splat(1.44269504088896341f);
+    x *= splat(1.44269504088896341f);
     const F magic = splat(0x1.8p23f);
     const F n = (x + magic) - magic;
     const F r = x - n;
@@ -112,7 +112,7 @@ class AmxKernel {
     p = p * r + splat(2.4022651e-1f);
     p = p * r + splat(6.9314718e-1f);
     p = p * r + splat(1.f);
-    return (F)_mm512_scalef_ps((__m512)p, (__m512)n);
+    return scale_or_flush(p, n);
   }
 
   // Pairs of keys interleaved, as the right matrix wants them.

@@ -204,10 +204,17 @@ SPECDEC_INLINE bool any(I mask) {
 #endif
 }
 
+#if defined(__AVX512F__)
+// p * 2^floor(n), but 0 for n < -126: an underflow would cost the instruction some 180 cycles.
+SPECDEC_INLINE F scale_or_flush(F p, F n) {
+  const __mmask16 normal = _mm512_cmp_ps_mask((__m512)n, _mm512_set1_ps(-126.f), _CMP_NLT_UQ);  // or NaN
+  return (F)_mm512_maskz_scalef_ps(normal, (__m512)p, (__m512)n);
+}
+#endif
+
 // e^x to about one ulp for x <= 88. exp(-inf) is exactly 0, a NaN stays a NaN; a result below 2^-126 may be flushed to
 // 0.
 SPECDEC_INLINE F exp(F x) {
-  x = max(splat(-150.f), x);  // in this order a NaN survives
   // n = round(x / ln 2) by adding and taking away 1.5 * 2^23; then x = n ln 2 + r with |r| <= ln 2 / 2.
   const F magic = splat(0x1.8p23f);
   const F shifted = x * splat(1.44269504088896341f) + magic;
@@ -222,7 +229,7 @@ SPECDEC_INLINE F exp(F x) {
   p = p * r + splat(5.0000001201e-1f);
   p = p * (r * r) + (r + splat(1.f));
 #if defined(__AVX512F__)
-  return (F)_mm512_scalef_ps((__m512)p, (__m512)n);
+  return scale_or_flush(p, n);
 #else
   const F scale = (F)(((I)shifted - (I)magic + 127) << 23);
   return x < splat(-87.33654f) ? F{} : p * scale;
@@ -247,7 +254,7 @@ SPECDEC_INLINE F exp2(F x) {
   p = p * r + splat(0x1.62e4bap-1f);
   p = p * r + splat(1.f);
 #if defined(__AVX512F__)
-  return (F)_mm512_scalef_ps((__m512)p, (__m512)x);
+  return scale_or_flush(p, x);
 #else
   const F scale = (F)(((I)shifted - (I)magic + 127) << 23);
   return x < splat(-126.f) ? F{} : p * scale;
