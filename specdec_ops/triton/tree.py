@@ -128,7 +128,7 @@ def tree_mask(parents: Tensor, cu_nodes: Tensor, max_nodes: int) -> tuple[Tensor
         batch,
         BATCH=triton.next_power_of_2(batch + 1),
         NODES=max(triton.next_power_of_2(max_nodes), 16),
-        WORDS=triton.next_power_of_2(2 * words),
+        WORDS=max(triton.next_power_of_2(2 * words), 8),  # 32 bytes: a store of shorter rows spreads the tile
     )
     return mask, depth
 

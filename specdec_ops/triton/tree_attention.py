@@ -41,6 +41,13 @@ def _scales(scales, kv_head, kv_heads, block, offset, in_page, PER_TOKEN: tl.con
 
 
 @triton.jit
+def _spread(values, indices, rows):
+    """For each of `rows` the value of its index. A broadcast reshaped to rows would do it, but the Ascend compiler
+    carries a reshape on into all that follows, which then walks over nodes (docs/triton-ascend.md)."""
+    return tl.sum(tl.where(indices[:, None] == rows[None, :], values[:, None], 0), 0)
+
+
+@triton.jit
 def tree_attention_kernel(
     q,
     k_cache,
@@ -92,6 +99,7 @@ def tree_attention_kernel(
     # A task is NODES nodes of a request with all query heads of one KV head: the rows of both matrix products. The
     # committed context comes page by page, unmasked but for its end; then the nodes, 32 at a time, by the mask's bits.
     ROWS: tl.constexpr = NODES * GROUP
+    LSE_LANES: tl.constexpr = 8 if GROUP == 1 else GROUP
     d = tl.arange(0, SIZE)
     d_v = tl.arange(0, V_SIZE)
     SCALED: tl.constexpr = k_scale is not None
@@ -116,19 +124,19 @@ def tree_attention_kernel(
                 other=0.0,
             )
             tile = tl.reshape(tile, [ROWS, SIZE])
-            one = tl.zeros([NODES, GROUP], tl.int32)
-            row_node = tl.reshape(node[:, None] + one, [ROWS])
+            row = tl.arange(0, ROWS)
+            row_node = first + row // GROUP
             row_depth = row_node
             if depth is not None:
                 node_depth = tl.load(depth + begin + node, mask=node < n, other=0)
-                row_depth = tl.reshape(node_depth[:, None] + one, [ROWS])
+                row_depth = _spread(node_depth, node, row_node)
 
             if sinks is None:
                 m = tl.full([ROWS], -INFINITY, tl.float32)
                 total = tl.zeros([ROWS], tl.float32)
             else:
                 sink = tl.load(sinks + kv_head * group + head, mask=head < group, other=0.0)
-                m = tl.reshape(sink[None, :] + tl.zeros([NODES, GROUP], tl.float32), [ROWS])
+                m = _spread(sink, head, row & (GROUP - 1))
                 total = tl.full([ROWS], 1.0, tl.float32)
             acc = tl.zeros([ROWS, V_SIZE], tl.float32)
             table = block_table + tl.cast(b, tl.int64) * max_blocks
@@ -192,8 +200,7 @@ def tree_attention_kernel(
                         mask=(node < n) & (word < mask_words),
                         other=0,
                     )
-                    row_bits = tl.reshape(bits[:, None] + one, [ROWS])
-                    sees = (row_bits[:, None] & power[None, :]) != 0
+                    sees = (_spread(bits, node, row_node)[:, None] & power[None, :]) != 0
                 if window is not None:
                     other_depth = other
                     if depth is not None:
@@ -249,13 +256,21 @@ def tree_attention_kernel(
             seen = total > 0
             acc = acc / tl.where(seen, total, 1.0)[:, None]
             row_lse = tl.where(seen, m + tl.log(tl.where(seen, total, 1.0)), -INFINITY)
-            out_rows = (begin + node)[:, None].to(tl.int64) * heads + (kv_head * group + head)[None, :]
-            tl.store(lse + out_rows, tl.reshape(row_lse, [NODES, GROUP]), mask=present)
-            tl.store(
-                out + out_rows[:, :, None] * v_size + d_v[None, None, :],
-                tl.reshape(acc, [NODES, GROUP, V_SIZE]).to(tile.dtype),
-                mask=present[:, :, None] & (d_v < v_size)[None, None, :],
-            )
+            # Always so, but a region of its own, which reshapes do not leave (see `_spread`). A store takes each of its
+            # rows from an address of 32 bytes: if lse had rows of one number, all that leads to it were so spread.
+            if n > first:
+                out_rows = (begin + node)[:, None].to(tl.int64) * heads + kv_head * group
+                lane = tl.arange(0, LSE_LANES)
+                tl.store(
+                    lse + out_rows + lane[None, :],
+                    tl.reshape(row_lse, [NODES, GROUP]) + tl.zeros([NODES, LSE_LANES], tl.float32),
+                    mask=(node < n)[:, None] & (lane < group)[None, :],
+                )
+                tl.store(
+                    out + (out_rows + head[None, :])[:, :, None] * v_size + d_v[None, None, :],
+                    tl.reshape(acc, [NODES, GROUP, V_SIZE]).to(tile.dtype),
+                    mask=present[:, :, None] & (d_v < v_size)[None, None, :],
+                )
 
 
 @triton.jit

@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import tempfile
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,7 @@ def compile_linalg(linalg: str, target: str) -> str:
 
 
 def scalar_loops(final: str) -> list[str]:
-    """Loops of the final IR that read the unified buffer one element at a time."""
+    """Loops of the final IR over fewer than 8 elements of the unified buffer at a time; an instruction takes 64."""
     found, loops = [], []
     for line in final.splitlines():
         indent = len(line) - len(line.lstrip())
@@ -100,10 +101,11 @@ def scalar_loops(final: str) -> list[str]:
         if re.search(r"\bscf\.(for|while)\b", line):
             loops.append((indent, line.strip()))
         # A constant index reads what a reduction left, once; one that varies walks over a block, be it by loads or by
-        # vector instructions on one element each.
-        element = re.search(r"memref\.load %\S+\[(.*?)\].*address_space<ub>", line) or re.search(
-            r"memref\.subview %\S+?\[([^\]]*)\] \[1(?:, 1)*\] \[.*address_space<ub>", line
+        # vector instructions on a few elements each.
+        part = re.search(r"memref\.load %\S+\[(?P<at>.*?)(?P<sizes>)\].*address_space<ub>", line) or re.search(
+            r"memref\.subview %\S+?\[(?P<at>.*?)\] \[(?P<sizes>[\d, ]+)\] \[.*address_space<ub>", line
         )
-        if element and loops and re.search(r"%(?!c-?\d+\b)", element[1]):
+        few = part and prod(int(size) for size in part["sizes"].split(",") if size) < 8
+        if few and loops and re.search(r"%(?!c-?\d+\b)", part["at"]):
             found.append(f"{loops[-1][1][:80]} :: {line.strip()[:160]}")
     return found

@@ -28,6 +28,26 @@ def branch_kernel(x, out, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def reshape_kernel(x, out, n, BLOCK: tl.constexpr):
+    """The comparison and the selection, too, are made row by row."""
+    lane = tl.arange(0, BLOCK)
+    row = tl.arange(0, BLOCK // 4)
+    for i in range(tl.program_id(0), n, tl.num_programs(0)):
+        block = tl.load(x + i * BLOCK + lane)
+        rows = tl.reshape(tl.where(block > 0, block, 1.0), [BLOCK // 4, 4])
+        tl.store(out + row[:, None] * n + tl.arange(0, 4)[None, :], rows)
+
+
+@triton.jit
+def scatter_kernel(x, out, n, BLOCK: tl.constexpr):
+    """For the store every element is put at an address of 32 bytes, before the comparison and the selection."""
+    lane = tl.arange(0, BLOCK)
+    for i in range(tl.program_id(0), n, tl.num_programs(0)):
+        block = tl.load(x + i * BLOCK + lane)
+        tl.store(out + lane * n, tl.where(block > 0, block, 1.0))
+
+
+@triton.jit
 def copy_kernel(x, out, n, BLOCK: tl.constexpr):
     """Sound as long as two buffers of BLOCK elements fit, one being filled while the other is written."""
     lane = tl.arange(0, BLOCK)

@@ -42,17 +42,8 @@ def final_ir(request):
         pool.shutdown(cancel_futures=True)
 
 
-def _case(key, target):
-    """`tree_mask` walks over 64 elements, attention over 16 where a KV head has one query head."""
-    specialization = SPECIALIZATIONS[key]
-    walks = specialization.name == "tree_mask_kernel" or dict(specialization.constants).get("GROUP") == 1
-    mark = pytest.mark.xfail(raises=AssertionError, strict=True, reason="walks over a block by element")
-    return pytest.param(key, target, marks=[mark] if walks else [], id=f"{specialization}-{target}")
-
-
-@pytest.mark.parametrize(
-    ("key", "target"), [_case(key, target) for key in SPECIALIZATIONS for target in ascend.TARGETS]
-)
+@pytest.mark.parametrize("target", ascend.TARGETS)
+@pytest.mark.parametrize("key", SPECIALIZATIONS, ids=lambda key: str(SPECIALIZATIONS[key]))
 def test_lowers(final_ir, key, target):
     assert ascend.scalar_loops(final_ir(key, target)) == []
     launches.shown.add((SPECIALIZATIONS[key], target))
@@ -75,6 +66,13 @@ def test_a_strided_block_is_found():
     final = ascend.compile_linalg(
         ascend.lower(_faulty(faulty_kernels.branch_kernel, signature, 1024)), ascend.TARGETS[0]
     )
+    assert ascend.scalar_loops(final)
+
+
+@pytest.mark.parametrize("kernel", [faulty_kernels.reshape_kernel, faulty_kernels.scatter_kernel], ids=str)
+def test_a_store_that_spreads_the_block_is_found(kernel):
+    signature = {"x": "*fp32", "out": "*fp32", "n": "i32"}
+    final = ascend.compile_linalg(ascend.lower(_faulty(kernel, signature, 128)), ascend.TARGETS[0])
     assert ascend.scalar_loops(final)
 
 

@@ -100,15 +100,24 @@ def test_verify(operator, rule):
     assert out["num_accepted"].any() and out["status"].tolist() == [0] * 6 + [1] + [0] * 33
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_tree_attention(dtype):
+@pytest.mark.parametrize(
+    ("dtype", "heads", "options"),
+    [
+        (torch.float32, 4, {}),
+        (torch.float16, 4, {}),
+        (torch.float32, 2, {}),  # a query head for each KV head
+        (torch.float32, 6, {"window": 9, "softcap": 5.0, "sinks": torch.arange(6) / 3}),  # three, in four lanes
+    ],
+    ids=lambda value: str(list(value)) if isinstance(value, dict) else str(value),
+)
+def test_tree_attention(dtype, heads, options):
     generator = torch.Generator().manual_seed(3)
-    q = torch.randn(8, 4, 32, generator=generator).to(dtype)
+    q = torch.randn(8, heads, 32, generator=generator).to(dtype)
     k, v = (torch.randn(8, 16, 2, 32, generator=generator).to(dtype) for _ in range(2))
     table, lens, cu = _ints(5, 0, 3, 1).reshape(2, 2), _ints(13, 0), _ints(0, 5, 8)
     mask, _ = reference.tree_mask(_ints(-1, 0, 0, 1, 2, -1, 0, 0), cu, 8)
     arguments = (q, k, v, table, lens, cu, mask)
-    expected = reference.tree_attention(*arguments, scale=0.2, max_nodes=8)
-    actual = operators.tree_attention(*arguments, scale=0.2, max_nodes=8)
+    expected = reference.tree_attention(*arguments, scale=0.2, max_nodes=8, **options)
+    actual = operators.tree_attention(*arguments, scale=0.2, max_nodes=8, **options)
     torch.testing.assert_close(actual[0].float(), expected[0].float(), rtol=2e-3, atol=2e-3)
     torch.testing.assert_close(actual[1], expected[1], rtol=1e-4, atol=1e-4)
