@@ -19,7 +19,8 @@ def _accumulate(m, total, acc, q, k, v, visible, scale, softcap, k_scale, v_scal
     if SCALED:
         scores = scores * k_scale[None, :]
     if softcap is not None:
-        scores = softcap * (1.0 - 2.0 / (tl.exp(scores * (2.0 / softcap)) + 1.0))  # tanh
+        # softcap * tanh; a quotient would need a block of its numerator (docs/triton-ascend.md).
+        scores = softcap - 2.0 * softcap * tl.exp(-tl.log(1.0 + tl.exp(scores * (2.0 / softcap))))
     scores = tl.where(visible, scores, -INFINITY)
     higher = tl.maximum(m, tl.max(scores, 1))
     shift = tl.where(higher > -INFINITY, higher, 0.0)

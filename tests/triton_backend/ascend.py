@@ -57,8 +57,8 @@ def lower(specialization: Specialization) -> str:
 def compile_linalg(linalg: str, target: str) -> str:
     """Linalg to the final IR, in which every buffer has its address and the pipes are synchronised.
 
-    Where the buffers do not fit, the compiler tries again with double buffering switched off and says so in a note: an
-    error here.
+    Where the buffers do not fit, the compiler tries again without code motion, then without double buffering, and says
+    so in notes: an error here.
     """
     with tempfile.TemporaryDirectory() as folder:
         source, final = Path(folder, "kernel.ttadapter.mlir"), Path(folder, "final.mlir")
@@ -80,8 +80,9 @@ def compile_linalg(linalg: str, target: str) -> str:
         environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "HIVMC_KEEP": str(final)}
         result = subprocess.run(command, capture_output=True, text=True, env=environment)
         message = result.stderr + result.stdout
-        if "set enable-auto-multi-buffer to false" in message and result.returncode == 0:
-            raise CompileError("bishengir-compile: ub overflow: fits only without double buffering")
+        given_up = re.findall(r"NOTE\] Ub overflow detected; automatically set (\S+) to false", message)
+        if given_up and result.returncode == 0:
+            raise CompileError(f"bishengir-compile: ub overflow: fits only without {' and '.join(given_up)}")
         if result.returncode != 0 or not final.exists():
             errors = [line for line in message.splitlines() if "error" in line or "overflow" in line]
             raise CompileError(

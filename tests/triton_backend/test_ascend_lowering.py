@@ -85,5 +85,5 @@ def test_an_oversize_block_is_found():
         )
 
     compile(8192)
-    with pytest.raises(ascend.CompileError, match="double buffering"):
+    with pytest.raises(ascend.CompileError, match="without enable-code-motion and enable-auto-multi-buffer"):
         compile(32768)  # fits once, not twice
