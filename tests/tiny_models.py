@@ -33,6 +33,16 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
         {"sliding_window": WINDOW, "head_dim": 16, "query_pre_attn_scalar": 16, "attn_logit_softcapping": 2.0},
     ),
     "gemma3": ("Gemma3TextConfig", {"sliding_window": WINDOW, "head_dim": 16, "query_pre_attn_scalar": 16}),
+    "gpt_oss": (
+        "GptOssConfig",
+        {
+            "sliding_window": WINDOW,
+            "head_dim": 16,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "layer_types": ["sliding_attention", "full_attention"],
+        },
+    ),
 }
 
 

@@ -1,8 +1,11 @@
-"""Transformers models (4.57 to 5.x) on the paged cache.
+"""Transformers models (4.57 to 5.x): their attention through `tree_attention`, and generation by our decode loop.
 
-`AttentionInterface` lets a function take the place of a model's attention; it is registered as "specdec", without a
-mask function, so that transformers builds no mask at all. The paged state travels to it as a keyword argument of the
-model, positions are given explicitly, and no transformers cache is involved.
+`AttentionInterface` lets a function take the place of a model's attention. Two are registered:
+
+- "specdec" is for any use of a model: it attends to the keys and values of transformers' own cache.
+- "specdec_paged" is the decode loop's. It has no mask function, so that transformers builds no mask at all. The paged
+  state travels to it as a keyword argument of the model, positions are given explicitly, and no transformers cache is
+  involved.
 """
 
 import warnings
@@ -12,13 +15,88 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AttentionInterface, PreTrainedModel
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
+from specdec_ops import ops
 from specdec_ops.cache import Nodes, PagedCache, PagePool
 from specdec_ops.config import DecoderConfig, SamplingParams
 from specdec_ops.decode import SpeculativeDecoder
 from specdec_ops.drafters import Drafter
 from specdec_ops.request import Chunk, Request
+
+LAYER_TYPES = {"full_attention", "sliding_attention"}
+
+
+def score_terms(
+    query: Tensor, scaling: float | None, softcap: float | None, sliding_window: int | None, s_aux: Tensor | None
+) -> tuple[float, float, int, Tensor | None]:
+    """Scale, softcap, window and sinks as `tree_attention` takes them."""
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    return scale, softcap or 0.0, sliding_window or 0, None if s_aux is None else s_aux.float()
+
+
+def key_mask(
+    batch_size: int,
+    kv_length: int,
+    kv_offset: int = 0,
+    q_length: int = 0,
+    q_offset: int | Tensor = 0,
+    cache_position: Tensor | None = None,
+    attention_mask: Tensor | None = None,
+    allow_is_causal_skip: bool = True,
+    config: Any = None,
+    **kwargs: Any,
+) -> Tensor | None:
+    """Which keys are tokens and not padding, bool `[batch_size, kv_length]`; None: all of them.
+
+    Positions come from `q_offset` and `q_length`, or `cache_position` in transformers 4.57. That the mask is other than
+    causal or a sliding window shows in `allow_is_causal_skip`, but for layers of other types.
+    """
+    end = q_offset + q_length if cache_position is None else int(cache_position[-1]) + 1
+    others = set(getattr(config, "layer_types", None) or ()) - LAYER_TYPES
+    if others or not allow_is_causal_skip or end != kv_offset + kv_length:
+        raise ValueError(
+            "attention 'specdec' serves causal and sliding-window masks over a dynamic cache, one sequence a row; for "
+            "other masks or caches call model.set_attn_implementation('sdpa')"
+        )
+    return None if attention_mask is None else attention_mask[:, -kv_length:]
+
+
+def attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None = None,
+    *,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """New tokens `[B, heads, T, size]`, the last of the keys and values `[B, heads, S, size]`, attend causally.
+
+    `attention_mask` is that of `key_mask`. A page holds one token, so that the block table leaves padding out.
+    """
+    if not getattr(module, "is_causal", True) or (attention_mask is not None and attention_mask.ndim != 2):
+        raise ValueError(
+            f"attention 'specdec' is causal, with attention_mask [B, S]; for {type(module).__name__} as it is called "
+            "here use 'sdpa'"
+        )
+    scale, softcap, window, sinks = score_terms(query, scaling, softcap, sliding_window, s_aux)
+    (batch, _, new, _), total = query.shape, key.shape[2]
+    pages = torch.arange(batch * total, dtype=torch.int32, device=query.device).view(batch, total)
+    if attention_mask is not None:
+        pages = torch.where(attention_mask, pages, -1)
+    query, key, value = (x.transpose(1, 2).flatten(0, 1) for x in (query, key, value))
+    out, _ = ops.tree_attention(
+        query, key[:, None], value[:, None], pages,
+        torch.full((batch,), total - new, dtype=torch.int32, device=query.device),
+        torch.arange(0, (batch + 1) * new, new, dtype=torch.int32, device=query.device),
+        scale=scale, softcap=softcap, window=window, sinks=sinks, max_nodes=new,
+    )  # fmt: skip
+    return out.unflatten(0, (batch, new)), None
 
 
 def paged_attention(
@@ -39,7 +117,7 @@ def paged_attention(
     if specdec is None:
         raise RuntimeError(
             "this model's attention reads the paged cache of specdec_ops; to use the model by itself again call "
-            "model.set_attn_implementation('sdpa')"
+            "model.set_attn_implementation('specdec') or ('sdpa')"
         )
     cache, nodes = specdec
     query, key, value = (x.transpose(1, 2).flatten(0, 1) for x in (query, key, value))
@@ -47,12 +125,13 @@ def paged_attention(
     layer = cache.shared_layers.get(index, index)
     if layer == index:
         cache.append(layer, key, value, nodes)
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    out = cache.attend(layer, query, nodes, scale, softcap or 0.0, sliding_window or 0, s_aux)
+    out = cache.attend(layer, query, nodes, *score_terms(query, scaling, softcap, sliding_window, s_aux))
     return out[None], None
 
 
-AttentionInterface.register("specdec", paged_attention)
+AttentionInterface.register("specdec", attention)
+AttentionMaskInterface.register("specdec", key_mask)
+AttentionInterface.register("specdec_paged", paged_attention)
 
 
 def shared_layers(model: PreTrainedModel) -> dict[int, int]:
@@ -76,7 +155,7 @@ class PagedModel:
 
     def __init__(self, model: PreTrainedModel, pool: PagePool) -> None:
         check_model(model)
-        model.set_attn_implementation("specdec")
+        model.set_attn_implementation("specdec_paged")
         self.model, self.cache = model, PagedCache(pool, shared_layers(model))
         self.vocab_size = model.config.get_text_config().vocab_size
         self._seen: dict[str, Tensor] = {}
@@ -121,7 +200,7 @@ def check_model(model: PreTrainedModel) -> None:
             f"the attention of {name} cannot be replaced (it does not use transformers' AttentionInterface, or keeps "
             "a recurrent state); use a model whose every layer is attention, such as Llama, Qwen, Mistral or Gemma"
         )
-    others = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
+    others = set(getattr(config, "layer_types", None) or ()) - LAYER_TYPES
     if others:
         raise ValueError(f"{name} has layers of type {sorted(others)}; only full and sliding attention can be used")
     rope = rope_types(config)
