@@ -10,6 +10,7 @@ only). Without a seed they come from `generator`. As theirs, a seed must not be 
 """
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -66,12 +67,18 @@ def _draw(
     top_k: int | Tensor | None = None,
     top_p: float | Tensor | None = None,
     min_p: float | Tensor | None = None,
+    filter_apply_order: str = "top_k_first",
 ) -> tuple[Tensor, Tensor]:
+    if filter_apply_order not in ("top_k_first", "joint"):
+        raise ValueError(f"filter_apply_order: expected top_k_first or joint, got {filter_apply_order}")
     if check_nan and bool(logits.isnan().any()):
         raise ValueError("the input contains NaN")
     dtype = torch.int32 if indices is None else indices.dtype
     if indices is not None:
         logits = logits[indices.long()]
+    if filter_apply_order == "joint" and top_p is not None:
+        # Top-k of what is in the top-p set of all is what is in both.
+        logits, top_p = top_p_renorm_probs(logits.float().softmax(-1), top_p).log(), None
     rows, device = logits.shape[0], logits.device
     token, _, status = sample(
         logits,
@@ -83,27 +90,9 @@ def _draw(
     return token.to(dtype), status == 0
 
 
-def _draw_filtered(
-    logits: Tensor,
-    top_k: int | Tensor,
-    top_p: float | Tensor,
-    indices: Tensor | None,
-    filter_apply_order: str,
-    generator: torch.Generator | None,
-    check_nan: bool,
-    seed: int | Tensor | None,
-    offset: int | Tensor | None,
-) -> tuple[Tensor, Tensor]:
-    if filter_apply_order == "top_k_first":
-        return _draw(logits, indices, generator, check_nan, seed, offset, top_k=top_k, top_p=top_p)
-    if filter_apply_order != "joint":
-        raise ValueError(f"filter_apply_order: expected top_k_first or joint, got {filter_apply_order}")
-    # Top-k of what is in the top-p set of all is what is in both.
-    rows = logits if indices is None else logits[indices.long()]
-    token, valid = _draw(
-        top_p_renorm_probs(rows.float().softmax(-1), top_p).log(), None, generator, check_nan, seed, offset, top_k=top_k
-    )
-    return token if indices is None else token.to(indices.dtype), valid
+def _draw_from_probs(probs: Tensor, return_valid: bool, *args: Any, **filters: Any) -> Tensor | tuple[Tensor, Tensor]:
+    token, valid = _draw(probs.float().log(), *args, **filters)
+    return (token, valid) if return_valid else token
 
 
 def sampling_from_logits(
@@ -130,8 +119,7 @@ def sampling_from_probs(
     return_valid: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Draw a token from each row of probabilities `[B, V]`; `valid` where a row has a distribution."""
-    token, valid = _draw(probs.float().log(), indices, generator, check_nan, seed, offset)
-    return (token, valid) if return_valid else token
+    return _draw_from_probs(probs, return_valid, indices, generator, check_nan, seed, offset)
 
 
 def top_k_top_p_sampling_from_logits(
@@ -151,7 +139,7 @@ def top_k_top_p_sampling_from_logits(
     "top_k_first" takes top-p of what top-k left, renormalised; "joint" the tokens in both sets of the whole
     distribution.
     """
-    return _draw_filtered(logits, top_k, top_p, indices, filter_apply_order, generator, check_nan, seed, offset)[0]
+    return _draw(logits, indices, generator, check_nan, seed, offset, top_k, top_p, None, filter_apply_order)[0]
 
 
 def top_k_sampling_from_probs(
@@ -166,8 +154,7 @@ def top_k_sampling_from_probs(
     return_valid: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Draw a token from each row of probabilities `[B, V]` cut to its `top_k` best."""
-    token, valid = _draw(probs.float().log(), indices, generator, check_nan, seed, offset, top_k=top_k)
-    return (token, valid) if return_valid else token
+    return _draw_from_probs(probs, return_valid, indices, generator, check_nan, seed, offset, top_k=top_k)
 
 
 def top_p_sampling_from_probs(
@@ -182,8 +169,7 @@ def top_p_sampling_from_probs(
     return_valid: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Draw a token from each row of probabilities `[B, V]` cut to its smallest set of mass `top_p`."""
-    token, valid = _draw(probs.float().log(), indices, generator, check_nan, seed, offset, top_p=top_p)
-    return (token, valid) if return_valid else token
+    return _draw_from_probs(probs, return_valid, indices, generator, check_nan, seed, offset, top_p=top_p)
 
 
 def min_p_sampling_from_probs(
@@ -198,8 +184,7 @@ def min_p_sampling_from_probs(
     return_valid: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Draw a token from each row of probabilities `[B, V]` cut to what has `min_p` of the largest."""
-    token, valid = _draw(probs.float().log(), indices, generator, check_nan, seed, offset, min_p=min_p)
-    return (token, valid) if return_valid else token
+    return _draw_from_probs(probs, return_valid, indices, generator, check_nan, seed, offset, min_p=min_p)
 
 
 def top_k_top_p_sampling_from_probs(
@@ -216,10 +201,8 @@ def top_k_top_p_sampling_from_probs(
     return_valid: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """`top_k_top_p_sampling_from_logits` for rows of probabilities `[B, V]`."""
-    token, valid = _draw_filtered(
-        probs.float().log(), top_k, top_p, indices, filter_apply_order, generator, check_nan, seed, offset
-    )
-    return (token, valid) if return_valid else token
+    options = {"top_k": top_k, "top_p": top_p, "filter_apply_order": filter_apply_order}
+    return _draw_from_probs(probs, return_valid, indices, generator, check_nan, seed, offset, **options)
 
 
 def _renorm(probs: Tensor, top_k: int | Tensor | None = None, top_p: float | Tensor | None = None) -> Tensor:
