@@ -113,14 +113,14 @@ def test_the_page_runs_as_it_stands(tmp_path):
     inputs = padded("left")
     expected = model.generate(**inputs, max_new_tokens=16, do_sample=False)
     names = {"AutoModelForCausalLM": transformers.AutoModelForCausalLM, "folder": tmp_path, "inputs": inputs}
-    attention, lookup, assistant = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    attention, lookup, *assistant = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     exec(attention, names)
     assert names["model"].config._attn_implementation == "specdec"
     assert torch.equal(names["text"], expected)
     exec(lookup, names)
     assert torch.equal(names["text"], expected)
-    # transformers' assistants serve one request
+    assert len(assistant) == 2  # before and after; transformers' assistants serve one request
     names |= {"inputs": {"input_ids": inputs["input_ids"][:1]}, "assistant": similar_model(model)}
-    for line in assistant.splitlines():
-        exec(line, names)
+    for example in assistant:
+        exec(example, names)
         assert torch.equal(names["text"], expected[:1])
