@@ -21,7 +21,7 @@ from specdec_ops import ops
 from specdec_ops.cache import Nodes, PagedCache, PagePool
 from specdec_ops.config import DecoderConfig, SamplingParams
 from specdec_ops.decode import SpeculativeDecoder
-from specdec_ops.drafters import Drafter
+from specdec_ops.drafters import Drafter, DraftModel, DraftTree
 from specdec_ops.request import Chunk, Request
 
 LAYER_TYPES = {"full_attention", "sliding_attention"}
@@ -275,7 +275,8 @@ def speculative_generate(
         stop_token_ids=() if eos is None else tuple(eos.tolist()),
         ignore_eos=True,
     )
-    before = model.config._attn_implementation
+    models = [model] + ([drafter.model] if isinstance(drafter, (DraftModel, DraftTree)) else [])
+    before = [each.config._attn_implementation for each in models]
     try:
         decoder = SpeculativeDecoder(
             model, drafter, DecoderConfig(max_num_seqs=batch, max_model_len=options.max_length, rule=rule)
@@ -287,7 +288,8 @@ def speculative_generate(
             if on_tokens is not None:
                 on_tokens(chunk)
     finally:
-        model.set_attn_implementation(before)
+        for each, implementation in zip(models, before, strict=True):
+            each.set_attn_implementation(implementation)
     rows = [torch.tensor(requests[index].tokens) for index in range(batch)]
     filler = 0 if pad is None else int(pad)
     new = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=filler)

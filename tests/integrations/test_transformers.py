@@ -124,3 +124,4 @@ def test_the_page_runs_as_it_stands(tmp_path):
     for example in assistant:
         exec(example, names)
         assert torch.equal(names["text"], expected[:1])
+    assert names["assistant"].config._attn_implementation != "specdec_paged"  # given back
