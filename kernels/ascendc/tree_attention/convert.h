@@ -1,5 +1,5 @@
-// An int8 cache on its way to the cube core: the vector cores write each tile as floating point to the workspace, one
-// tile ahead of its scores. Small integers are exact in every type; the scales are applied to scores and
+// An int8 cache on its way to the cube core: the vector cores write each tile as floating point to the workspace, two
+// tiles ahead of its scores. Small integers are exact in every type; the scales are applied to scores and
 // probabilities, or to what a whole head has in common.
 #pragma once
 
@@ -38,8 +38,8 @@ class Int8Converter {
     float_ = LocalTensor<float>(kUb, tiling.ub.widened + size * 2, size);
     narrow_ = LocalTensor<T>(kUb, tiling.ub.widened + size * 6, size);
     token_scales_ = LocalTensor<float>(kUb, tiling.ub.token_scales, tiling.tile * kRowBlock);
-    k_.scales = LocalTensor<float>(kUb, tiling.ub.k_scales, 2 * tiling.tile);
-    v_.scales = LocalTensor<float>(kUb, tiling.ub.v_scales, 2 * tiling.tile);
+    k_.scales = LocalTensor<float>(kUb, tiling.ub.k_scales, kInFlight * tiling.tile);
+    v_.scales = LocalTensor<float>(kUb, tiling.ub.v_scales, kInFlight * tiling.tile);
   }
 
   // This core's half of the item's tile, and the scales of all its keys.
@@ -63,17 +63,17 @@ class Int8Converter {
 
   // Of the item's keys, one each.
   __aicore__ inline AscendC::LocalTensor<float> KeyScales(const Item& item) const {
-    return k_.scales[item.tiles_before % 2 * tiling_->tile];
+    return k_.scales[item.tiles_before % kInFlight * tiling_->tile];
   }
   __aicore__ inline AscendC::LocalTensor<float> ValueScales(const Item& item) const {
-    return v_.scales[item.tiles_before % 2 * tiling_->tile];
+    return v_.scales[item.tiles_before % kInFlight * tiling_->tile];
   }
   // Of the head.
   __aicore__ inline float KeyScale(const Item& item) const { return k_.scale.GetValue(item.head); }
   __aicore__ inline float ValueScale(const Item& item) const { return v_.scale.GetValue(item.head); }
 
  private:
-  static constexpr int32_t kFlag = 2;  // the softmax holds 0 and 1
+  static constexpr int32_t kFlag = 3;  // the softmax holds 0 to 2
 
   struct Cache {
     AscendC::GlobalTensor<int8_t> cache;
@@ -119,7 +119,7 @@ class Int8Converter {
       at += run.count;
     }
     Order<AscendC::HardEvent::MTE2_V>(kFlag);
-    Fold<false>(c.scales[item.tiles_before % 2 * tiling_->tile], token_scales_, padded / 8);
+    Fold<false>(c.scales[item.tiles_before % kInFlight * tiling_->tile], token_scales_, padded / 8);
     Barrier();
   }
 

@@ -1,9 +1,10 @@
 // The cube core's half of tree attention: S = Q K^T and P V, one item of the schedule after the other.
 //
-// K V tiles are loaded once for all rows of the task. S, P and P V pass between cube and vector cores through two
-// places each in the workspace, in L2; while the vector cores turn S of item i into P, the cube core is at S of item
-// i + 1. P of item i tells the cube core that S of item i was read, P V of item i tells the vector cores that its P
-// was, so that neither needs a flag for a free place.
+// K V tiles are loaded once for all rows of the task. S, P and P V pass between cube and vector cores through a few
+// places each in the workspace, in L2. While the vector cores turn S of item i into P, S of item i + 1 is there for
+// them to load, and the cube core is at P V of item i - 1 and S of item i + 2. P of item i tells the cube core that S
+// of item i and P V of item i - 2 were read, P V of item i tells the vector cores that its P was, so that neither needs
+// a flag for a free place.
 #pragma once
 
 #include "kernels/ascendc/tree_attention/schedule.h"
@@ -38,7 +39,7 @@ class TreeAttentionProducts {
     }
     __gm__ uint8_t* workspace = (__gm__ uint8_t*)a.workspace;
     const uint64_t step = uint64_t{tiling.step_rows} * tiling.tile;
-    scores_.SetGlobalBuffer((__gm__ float*)(workspace + tiling.workspace.scores) + block * 2 * step);
+    scores_.SetGlobalBuffer((__gm__ float*)(workspace + tiling.workspace.scores) + block * kInFlight * step);
     probabilities_.SetGlobalBuffer((__gm__ T*)(workspace + tiling.workspace.probabilities) + block * 2 * step);
     products_.SetGlobalBuffer((__gm__ float*)(workspace + tiling.workspace.products) +
                               uint64_t{block} * 2 * tiling.step_rows * v_blocks_ * kSide);
@@ -63,21 +64,14 @@ class TreeAttentionProducts {
   __aicore__ inline void Process() {
     SetAll();
     if constexpr (sizeof(T) == 4) ClearUnevenValues();
-    Item previous, current, next;
-    bool have_current = false, have_next = Advance(next);
-    do {
-      const bool have_previous = have_current;
-      previous = current;
-      current = next;
-      have_current = have_next;
-      if (have_current) {
-        have_next = Advance(next);
-        LoadKeys(current);
-        if (tiling_->load_ahead && have_next) LoadKeys(next);
-        Scores(current);
+    for (uint32_t i = 0; Has(i) || i < found_ + kLag; ++i) {
+      if (i < found_) {
+        LoadKeys(items_[i % kItems]);
+        if (tiling_->load_ahead && Has(i + 1)) LoadKeys(items_[(i + 1) % kItems]);
+        Scores(items_[i % kItems]);
       }
-      if (have_previous) Outputs(previous);
-    } while (have_current);
+      if (i >= kLag) Outputs(items_[(i - kLag) % kItems]);
+    }
     WaitAll();
   }
 
@@ -108,11 +102,11 @@ class TreeAttentionProducts {
     }
   }
 
-  __aicore__ inline bool Advance(Item& item) {
-    do {
-      if (!schedule_.Next(item)) return false;
-    } while (item.Empty());
-    return true;
+  __aicore__ inline bool Has(uint32_t item) {
+    while (found_ <= item && schedule_.Next(items_[found_ % kItems])) {
+      if (!items_[found_ % kItems].Empty()) ++found_;
+    }
+    return item < found_;
   }
 
   __aicore__ inline uint32_t StepRows(const Item& item) const {
@@ -250,7 +244,7 @@ class TreeAttentionProducts {
     if (first) AscendC::WaitFlag<AscendC::HardEvent::MTE2_MTE1>(kKeys + place);
     const uint32_t rows = StepRows(item), columns = AlignUp(item.Keys(tiling_->tile), kColumns);
     const AscendC::GlobalTensor<float> to =
-        scores_[uint64_t{item.items_before % 2} * tiling_->step_rows * tiling_->tile];
+        scores_[uint64_t{item.items_before % kInFlight} * tiling_->step_rows * tiling_->tile];
     for (uint32_t block = 0; block < columns / kSide; block += kStepBlocks) {
       Multiply<false>(q_l1_[item.step * tiling_->step_rows * kDepth], tiling_->rows / kSide, k_l1_[place * k_place_],
                       block, rows, Lesser(kStepBlocks, columns / kSide - block), qk_fractals_, to[block * kSide],
@@ -361,7 +355,8 @@ class TreeAttentionProducts {
   AscendC::LocalTensor<float> c_l0_;
   uint32_t group_, qk_fractals_, v_blocks_, tile_blocks_, k_place_, v_place_;
   uint64_t k_width_ = 0, v_width_ = 0;  // of rows of the converted cache
-  uint32_t keys_loaded_ = 0;
+  Item items_[kItems];
+  uint32_t found_ = 0, keys_loaded_ = 0;
   int32_t operands_ = 0, product_ = 0;  // places in L0
 };
 

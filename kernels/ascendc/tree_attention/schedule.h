@@ -174,6 +174,7 @@ class BlockTable {
 constexpr uint16_t kFlagScores = 0, kFlagProbabilities = 1, kFlagProducts = 2, kFlagConverted = 3;
 
 constexpr uint32_t kColumns = 64;  // scores are computed in whole words of the mask
+constexpr uint32_t kItems = 8;     // kept by number, of which kLag behind, and those ahead, are in use
 
 class Schedule {
  public:

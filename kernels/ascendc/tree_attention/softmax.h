@@ -25,68 +25,69 @@ class TreeAttentionSoftmax {
 
     __gm__ uint8_t* workspace = (__gm__ uint8_t*)a.workspace;
     const uint64_t step = uint64_t{tiling.step_rows} * tiling.tile;
-    scores_gm_.SetGlobalBuffer((__gm__ float*)(workspace + tiling.workspace.scores) + block * 2 * step);
+    scores_gm_.SetGlobalBuffer((__gm__ float*)(workspace + tiling.workspace.scores) + block * kInFlight * step);
     probabilities_gm_.SetGlobalBuffer((__gm__ T*)(workspace + tiling.workspace.probabilities) + block * 2 * step);
     products_gm_.SetGlobalBuffer((__gm__ float*)(workspace + tiling.workspace.products) +
                                  uint64_t{block} * 2 * tiling.step_rows * width_);
     outputs_gm_.SetGlobalBuffer((__gm__ float*)(workspace + tiling.workspace.outputs));
     lse_gm_.SetGlobalBuffer((__gm__ float*)(workspace + tiling.workspace.lse));
 
-    const uint32_t rows = tiling.rows / 2;
-    scores_ = Ub<float>(tiling.ub.scores, half_ * tiling.tile);
-    probabilities_ = Ub<T>(tiling.ub.probabilities, half_ * tiling.tile);
-    halves_ = Ub<float>(tiling.ub.halves, half_ * kLanes);
-    folded_ = Ub<float>(tiling.ub.folded, half_ * kRowBlock);
-    by_row_ = Ub<float>(tiling.ub.by_row, half_ * kRowBlock);
-    column_ = Ub<float>(tiling.ub.column, half_);
-    alpha_ = Ub<float>(tiling.ub.alpha, 2 * half_);
-    maximum_ = Ub<float>(tiling.ub.maximum, 2 * rows);
-    sum_ = Ub<float>(tiling.ub.sum, 2 * rows);
-    bits_ = Ub<uint64_t>(tiling.ub.bits, half_ * tiling.tile / 64);
-    products_ = Ub<float>(tiling.ub.products, tiling.product_rows * width_);
+    const uint32_t rows = tiling.rows / 2, chunk = tiling.chunk_rows;
+    for (uint32_t i = 0; i < 2; ++i) {
+      const uint32_t bytes = chunk * tiling.tile * static_cast<uint32_t>(sizeof(float));
+      scores_[i] = Ub<float>(tiling.ub.scores + i * bytes, chunk * tiling.tile);
+    }
+    probabilities_ = Ub<T>(tiling.ub.probabilities, chunk * tiling.tile);
+    halves_ = probabilities_.template ReinterpretCast<float>();
+    by_row_ = Ub<float>(tiling.ub.by_row, chunk * kRowBlock);
+    column_ = Ub<float>(tiling.ub.column, chunk);
+    alpha_ = Ub<float>(tiling.ub.alpha, kInFlight * half_);
+    maximum_ = Ub<float>(tiling.ub.maximum, kInFlight * rows);
+    sum_ = Ub<float>(tiling.ub.sum, kInFlight * rows);
+    bits_ = Ub<uint64_t>(tiling.ub.bits, chunk * tiling.tile / 64);
+    products_ = Ub<float>(tiling.ub.products, chunk * width_);
     outputs_ = Ub<float>(tiling.ub.outputs, rows * width_);
     if constexpr (kQuantized) converter_.Init(a, tiling, block, second_);
   }
 
   __aicore__ inline void Process() {
-    AscendC::SetFlag<AscendC::HardEvent::V_MTE2>(kScores);
-    AscendC::SetFlag<AscendC::HardEvent::V_MTE2>(kProducts);
+    for (int32_t i = 0; i <= kProducts; ++i) AscendC::SetFlag<AscendC::HardEvent::V_MTE2>(i);
     AscendC::SetFlag<AscendC::HardEvent::MTE3_V>(kScores);
-    Item previous, current, next;
-    bool have_current = false, have_next = Advance(next);
-    if constexpr (kQuantized) {
-      if (have_next) converter_.Convert(next);
-    }
-    do {
-      const bool have_previous = have_current;
-      previous = current;
-      current = next;
-      have_current = have_next;
-      if (have_current) {
-        have_next = Advance(next);
-        if constexpr (kQuantized) {
-          if (have_next && next.step == 0) converter_.Convert(next);
+    if constexpr (kQuantized) ConvertUntil(kLag);
+    FetchScores();
+    for (uint32_t i = 0; Has(i + 1) || i < found_ + kLag; ++i) {
+      const Item &current = items_[i % kItems], &previous = items_[(i - kLag) % kItems];
+      const uint32_t chunks = i < found_ ? Chunks(current) : 0, previous_chunks = i < kLag ? 0 : Chunks(previous);
+      if (previous_chunks > 0) AscendC::CrossCoreWaitFlag(kFlagProducts);
+      if constexpr (kQuantized) ConvertUntil(i + kLag + 1);
+      const uint32_t all_chunks = Greater(chunks, previous_chunks);
+      for (uint32_t chunk = 0; chunk < all_chunks; ++chunk) {
+        if (chunk < previous_chunks) LoadProducts(previous, chunk);
+        if (chunk < chunks) Softmax(current, chunk);
+        if (chunk + 1 == all_chunks && chunks > 0) {
+          Order<AscendC::HardEvent::MTE2_MTE3>();  // the flag also says that all of `previous` was read
+          AscendC::CrossCoreSetFlag<2, PIPE_MTE3>(kFlagProbabilities);
         }
-        Softmax(current);
+        if (chunk < chunks) FetchScores();
+        if (chunk < previous_chunks) Accumulate(previous, chunk);
       }
-      if (have_previous) Accumulate(previous);
-    } while (have_current);
-    AscendC::WaitFlag<AscendC::HardEvent::V_MTE2>(kScores);
-    AscendC::WaitFlag<AscendC::HardEvent::V_MTE2>(kProducts);
+    }
+    for (int32_t i = 0; i <= kProducts; ++i) AscendC::WaitFlag<AscendC::HardEvent::V_MTE2>(i);
     AscendC::WaitFlag<AscendC::HardEvent::MTE3_V>(kScores);
   }
 
  private:
   static constexpr uint32_t kMaxWords = kMaxTile / kColumns;
   static constexpr float kHidden = -3e38f;              // score of a key that a row does not see
-  static constexpr int32_t kScores = 0, kProducts = 1;  // flags of the buffers
+  static constexpr int32_t kScores = 0, kProducts = 2;  // flags of the buffers: two of scores
 
   template <typename U>
   __aicore__ inline AscendC::LocalTensor<U> Ub(uint32_t address, uint32_t size) const {
     return AscendC::LocalTensor<U>(AscendC::TPosition::VECCALC, address, size);
   }
 
-  // This core's rows of an item's step: of the step [begin, begin + count), and count up to a multiple of eight.
+  // This core's rows of an item's step, a chunk of them: of the step [begin, begin + count), and count up to a multiple
+  // of eight.
   struct Share {
     uint32_t begin, count, padded;
   };
@@ -99,11 +100,30 @@ class TreeAttentionSoftmax {
     share.padded = AlignUp(share.count, 8);
     return share;
   }
-  // Where the state of the step's rows lies: of one task at a time for the outputs, of two for maximum and sum.
-  __aicore__ inline uint32_t StateOf(const Item& item) const {
-    return item.tasks_before % 2 * (tiling_->rows / 2) + item.step * half_;
+  __aicore__ inline Share ShareOf(const Item& item, uint32_t chunk) const {
+    Share share = ShareOf(item);
+    const uint32_t before = chunk * tiling_->chunk_rows;
+    share.begin += before;
+    share.count = Lesser(share.count - before, tiling_->chunk_rows);
+    share.padded = Lesser(share.padded - before, tiling_->chunk_rows);
+    return share;
+  }
+  // At least one, which may be without rows.
+  __aicore__ inline uint32_t Chunks(const Item& item) const {
+    return Greater<uint32_t>(CeilDiv(ShareOf(item).count, tiling_->chunk_rows), 1);
+  }
+  // Where the state of a chunk's rows lies: `rows` a task or item.
+  __aicore__ inline uint32_t StateOf(const Item& item, uint32_t chunk) const {
+    return item.tasks_before % kInFlight * (tiling_->rows / 2) + item.step * half_ + chunk * tiling_->chunk_rows;
+  }
+  __aicore__ inline AscendC::LocalTensor<float> AlphaOf(const Item& item, uint32_t chunk) const {
+    return alpha_[item.items_before % kInFlight * half_ + chunk * tiling_->chunk_rows];
   }
 
+  __aicore__ inline bool Has(uint32_t item) {
+    while (found_ <= item && Advance(items_[found_ % kItems])) ++found_;
+    return item < found_;
+  }
   __aicore__ inline bool Advance(Item& item) {
     while (schedule_.Next(item)) {
       if (!item.Empty()) return true;
@@ -112,83 +132,105 @@ class TreeAttentionSoftmax {
     return false;
   }
 
-  __aicore__ inline void Softmax(const Item& item) {
-    const Share share = ShareOf(item);
-    AscendC::CrossCoreWaitFlag(kFlagScores);
-    if (share.count > 0) {
-      const uint32_t columns = AlignUp(item.Keys(tiling_->tile), kColumns);
-      const uint64_t at = uint64_t{item.items_before % 2} * tiling_->step_rows * tiling_->tile + share.begin * columns;
-      const uint32_t count = share.padded * columns;
-      AscendC::WaitFlag<AscendC::HardEvent::V_MTE2>(kScores);
-      AscendC::DataCopy(scores_, scores_gm_[at], count);
-      Order<AscendC::HardEvent::MTE2_V>(kScores);
-      ScaleAndHide(item, share, columns);
-      Exponentials(item, share, columns);
-      if constexpr (kQuantized) {
-        if (tiling_->shape.scale_per_token) ByColumn(converter_.ValueScales(item), share.padded, columns);
-      }
-      AscendC::WaitFlag<AscendC::HardEvent::MTE3_V>(kScores);
-      Narrow(probabilities_, scores_, count);
-      AscendC::SetFlag<AscendC::HardEvent::V_MTE2>(kScores);
-      Order<AscendC::HardEvent::V_MTE3>(kScores);
-      AscendC::DataCopy(probabilities_gm_[at], probabilities_, count);
-      AscendC::SetFlag<AscendC::HardEvent::MTE3_V>(kScores);
-    } else {
-      Order<AscendC::HardEvent::MTE2_MTE3>();  // the flag also says that the item before last was read
+  __aicore__ inline void ConvertUntil(uint32_t item) {
+    for (; converted_ < item && Has(converted_); ++converted_) {
+      if (items_[converted_ % kItems].step == 0) converter_.Convert(items_[converted_ % kItems]);
     }
-    AscendC::CrossCoreSetFlag<2, PIPE_MTE3>(kFlagProbabilities);
   }
 
-  __aicore__ inline void ScaleAndHide(const Item& item, const Share& share, uint32_t columns) {
+  // The next chunk of scores, of the items one after the other.
+  __aicore__ inline void FetchScores() {
+    if (!Has(fetched_)) return;
+    const Item& item = items_[fetched_ % kItems];
+    if (fetched_chunks_ == 0) AscendC::CrossCoreWaitFlag(kFlagScores);
+    const Share share = ShareOf(item, fetched_chunks_);
+    if (share.count > 0) {
+      const uint32_t columns = AlignUp(item.Keys(tiling_->tile), kColumns);
+      const uint64_t place = uint64_t{item.items_before % kInFlight} * tiling_->step_rows * tiling_->tile;
+      AscendC::WaitFlag<AscendC::HardEvent::V_MTE2>(kScores + fetch_place_);
+      AscendC::DataCopy(scores_[fetch_place_], scores_gm_[place + share.begin * columns], share.padded * columns);
+      AscendC::SetFlag<AscendC::HardEvent::MTE2_V>(kScores + fetch_place_);
+      fetch_place_ ^= 1;
+    }
+    if (++fetched_chunks_ < Chunks(item)) return;
+    fetched_chunks_ = 0;
+    ++fetched_;
+  }
+
+  __aicore__ inline void Softmax(const Item& item, uint32_t chunk) {
+    const Share share = ShareOf(item, chunk);
+    if (share.count == 0) return;
+    const uint32_t columns = AlignUp(item.Keys(tiling_->tile), kColumns);
+    const uint64_t at = uint64_t{item.items_before % 2} * tiling_->step_rows * tiling_->tile + share.begin * columns;
+    const uint32_t count = share.padded * columns;
+    const AscendC::LocalTensor<float> scores = scores_[place_];
+    AscendC::WaitFlag<AscendC::HardEvent::MTE2_V>(kScores + place_);
+    ScaleAndHide(item, share, scores, columns);
+    AscendC::WaitFlag<AscendC::HardEvent::MTE3_V>(kScores);
+    Exponentials(item, chunk, share.padded, scores, columns);
+    if constexpr (kQuantized) {
+      if (tiling_->shape.scale_per_token) ByColumn(scores, converter_.ValueScales(item), share.padded, columns);
+    }
+    Narrow(probabilities_, scores, count);
+    AscendC::SetFlag<AscendC::HardEvent::V_MTE2>(kScores + place_);
+    Order<AscendC::HardEvent::V_MTE3>(kScores);
+    AscendC::DataCopy(probabilities_gm_[at], probabilities_, count);
+    AscendC::SetFlag<AscendC::HardEvent::MTE3_V>(kScores);
+    place_ ^= 1;
+  }
+
+  __aicore__ inline void ScaleAndHide(const Item& item, const Share& share, const AscendC::LocalTensor<float>& scores,
+                                      uint32_t columns) {
     const int32_t count = static_cast<int32_t>(share.padded * columns);
     float scale = tiling_->shape.scale;
     if constexpr (kQuantized) {
       if (tiling_->shape.scale_per_token) {
-        ByColumn(converter_.KeyScales(item), share.padded, columns);
+        ByColumn(scores, converter_.KeyScales(item), share.padded, columns);
       } else {
         scale *= converter_.KeyScale(item);
       }
     }
-    AscendC::Muls(scores_, scores_, scale, count);
+    AscendC::Muls(scores, scores, scale, count);
     Barrier();
-    if (tiling_->shape.softcap > 0) SoftCap(count);
+    if (tiling_->shape.softcap > 0) SoftCap(scores, count);
     uint64_t in_cache[kMaxWords];
     FindInCache(item, in_cache);
     if (!NeedsMask(item, columns, in_cache)) return;
     WriteBits(item, share, columns / kColumns, in_cache);
-    AscendC::Select(scores_, bits_.template ReinterpretCast<uint8_t>(), scores_, kHidden,
+    AscendC::Select(scores, bits_.template ReinterpretCast<uint8_t>(), scores, kHidden,
                     AscendC::SELMODE::VSEL_TENSOR_SCALAR_MODE, static_cast<uint32_t>(count));
     Barrier();
   }
 
-  // scores_ <- scores_ factors, where `factors` [columns] are the keys'.
-  __aicore__ inline void ByColumn(const AscendC::LocalTensor<float>& factors, uint32_t rows, uint32_t columns) {
+  // scores <- scores factors, where `factors` [columns] are the keys'.
+  __aicore__ inline void ByColumn(const AscendC::LocalTensor<float>& scores, const AscendC::LocalTensor<float>& factors,
+                                  uint32_t rows, uint32_t columns) {
     const uint8_t stride = static_cast<uint8_t>(columns / BlockOf<float>());
     for (uint32_t at = 0; at < columns; at += kLanes) {
-      AscendC::Mul(scores_[at], scores_[at], factors[at], static_cast<uint64_t>(kLanes), static_cast<uint8_t>(rows),
+      AscendC::Mul(scores[at], scores[at], factors[at], static_cast<uint64_t>(kLanes), static_cast<uint8_t>(rows),
                    AscendC::BinaryRepeatParams(1, 1, 1, stride, stride, 0));
     }
     Barrier();
   }
 
   // cap tanh(s / cap) = cap - 2 cap / (e^(2 s / cap) + 1), where s / cap beyond 20 makes no difference.
-  __aicore__ inline void SoftCap(int32_t count) {
+  __aicore__ inline void SoftCap(const AscendC::LocalTensor<float>& scores, int32_t count) {
     const float cap = tiling_->shape.softcap;
-    AscendC::Muls(scores_, scores_, 2.0f / cap, count);
-    AscendC::Duplicate(folded_, -2.0f * cap, static_cast<int32_t>(kLanes));
+    AscendC::Muls(scores, scores, 2.0f / cap, count);
+    AscendC::Duplicate(by_row_, -2.0f * cap, static_cast<int32_t>(kLanes));
     Barrier();
-    AscendC::Mins(scores_, scores_, 40.0f, count);
+    AscendC::Mins(scores, scores, 40.0f, count);
     Barrier();
-    AscendC::Maxs(scores_, scores_, -40.0f, count);
+    AscendC::Maxs(scores, scores, -40.0f, count);
     Barrier();
-    AscendC::Exp(scores_, scores_, count);
+    AscendC::Exp(scores, scores, count);
     Barrier();
-    AscendC::Adds(scores_, scores_, 1.0f, count);
+    AscendC::Adds(scores, scores, 1.0f, count);
     Barrier();
-    AscendC::Div(scores_, folded_, scores_, static_cast<uint64_t>(kLanes), static_cast<uint8_t>(count / kLanes),
+    AscendC::Div(scores, by_row_, scores, static_cast<uint64_t>(kLanes), static_cast<uint8_t>(count / kLanes),
                  AscendC::BinaryRepeatParams(1, 1, 1, 8, 0, 8));
     Barrier();
-    AscendC::Adds(scores_, scores_, cap, count);
+    AscendC::Adds(scores, scores, cap, count);
     Barrier();
   }
 
@@ -259,99 +301,98 @@ class TreeAttentionSoftmax {
     return seen;
   }
 
-  // scores_ <- e^(s - maximum); maximum, sum and the factor of the outputs so far.
-  __aicore__ inline void Exponentials(const Item& item, const Share& share, uint32_t columns) {
-    const int32_t rows = static_cast<int32_t>(share.padded);
-    const AscendC::LocalTensor<float> maximum = maximum_[StateOf(item)], sum = sum_[StateOf(item)];
-    const AscendC::LocalTensor<float> alpha = alpha_[item.items_before % 2 * half_];
+  // scores <- e^(s - maximum); maximum, sum and the factor of the outputs so far.
+  __aicore__ inline void Exponentials(const Item& item, uint32_t chunk, uint32_t padded,
+                                      const AscendC::LocalTensor<float>& scores, uint32_t columns) {
+    const int32_t rows = static_cast<int32_t>(padded);
+    const AscendC::LocalTensor<float> maximum = maximum_[StateOf(item, chunk)], sum = sum_[StateOf(item, chunk)];
+    const AscendC::LocalTensor<float> alpha = AlphaOf(item, chunk);
     if (item.tile == item.first_tile) {
       AscendC::Duplicate(maximum, kNothing, rows);
       AscendC::Duplicate(sum, 0.0f, rows);
       Barrier();
     }
-    FoldRows<true>(share.padded, columns);
+    FoldRows<true>(scores, padded, columns);
     AscendC::Max(column_, column_, maximum, rows);
     Barrier();
     AscendC::Sub(alpha, maximum, column_, rows);
-    Spread(by_row_, column_, share.padded);
+    Spread(by_row_, column_, padded);
     Barrier();
     AscendC::Exp(alpha, alpha, rows);
-    AscendC::DataCopy(maximum, column_, share.padded);
-    ByRow<RowOp::kSub>(scores_, by_row_, share.padded, columns);
+    AscendC::DataCopy(maximum, column_, padded);
+    ByRow<RowOp::kSub>(scores, by_row_, padded, columns);
     Barrier();
-    AscendC::Exp(scores_, scores_, rows * static_cast<int32_t>(columns));
+    AscendC::Exp(scores, scores, rows * static_cast<int32_t>(columns));
     AscendC::Mul(sum, sum, alpha, rows);
     Barrier();
-    FoldRows<false>(share.padded, columns);
+    FoldRows<false>(scores, padded, columns);
     AscendC::Add(sum, sum, column_, rows);
     Barrier();
   }
 
   // column_ <- the rows' maxima or sums.
   template <bool kMax>
-  __aicore__ inline void FoldRows(uint32_t rows, uint32_t columns) {
-    AscendC::LocalTensor<float> row = scores_;
+  __aicore__ inline void FoldRows(const AscendC::LocalTensor<float>& scores, uint32_t rows, uint32_t columns) {
+    AscendC::LocalTensor<float> row = scores;
     if (columns > kLanes) {
       const uint8_t stride = static_cast<uint8_t>(columns / BlockOf<float>()), repeats = static_cast<uint8_t>(rows);
       for (uint32_t at = kLanes; at < columns; at += kLanes) {
         const AscendC::BinaryRepeatParams repeat(1, 1, 1, 8, at == kLanes ? stride : 8, stride);
-        const AscendC::LocalTensor<float> left = at == kLanes ? scores_ : halves_;
+        const AscendC::LocalTensor<float> left = at == kLanes ? scores : halves_;
         if constexpr (kMax) {
-          AscendC::Max(halves_, left, scores_[at], static_cast<uint64_t>(kLanes), repeats, repeat);
+          AscendC::Max(halves_, left, scores[at], static_cast<uint64_t>(kLanes), repeats, repeat);
         } else {
-          AscendC::Add(halves_, left, scores_[at], static_cast<uint64_t>(kLanes), repeats, repeat);
+          AscendC::Add(halves_, left, scores[at], static_cast<uint64_t>(kLanes), repeats, repeat);
         }
         Barrier();
       }
       row = halves_;
     }
-    Fold<kMax>(folded_, row, rows);
+    Fold<kMax>(by_row_, row, rows);
     Barrier();
-    Fold<kMax>(column_, folded_, rows / 8);
+    Fold<kMax>(column_, by_row_, rows / 8);
     Barrier();
   }
 
-  __aicore__ inline void Accumulate(const Item& item) {
-    const Share share = ShareOf(item);
-    AscendC::CrossCoreWaitFlag(kFlagProducts);
-    if (share.count == 0) return;
-    const AscendC::LocalTensor<float> outputs = outputs_[item.step * half_ * width_];
+  __aicore__ inline void LoadProducts(const Item& item, uint32_t chunk) {
+    const Share share = ShareOf(item, chunk);
     const uint64_t from = (uint64_t{item.items_before % 2} * tiling_->step_rows + share.begin) * width_;
+    AscendC::WaitFlag<AscendC::HardEvent::V_MTE2>(kProducts);
+    if (share.count > 0) AscendC::DataCopy(products_, products_gm_[from], share.padded * width_);
+    AscendC::SetFlag<AscendC::HardEvent::MTE2_V>(kProducts);
+  }
+
+  __aicore__ inline void Accumulate(const Item& item, uint32_t chunk) {
+    const Share share = ShareOf(item, chunk);
+    const uint32_t at = (item.step * half_ + chunk * tiling_->chunk_rows) * width_, count = share.padded * width_;
+    const AscendC::LocalTensor<float> outputs = outputs_[at];
     const bool first = item.tile == item.first_tile;
-    if (!first) {
-      Spread(by_row_, alpha_[item.items_before % 2 * half_], share.padded);
+    if (share.count > 0 && !first) {
+      Spread(by_row_, AlphaOf(item, chunk), share.padded);
       Barrier();
       ByRow<RowOp::kMul>(outputs, by_row_, share.padded, width_);
       Barrier();
     }
-    for (uint32_t at = 0; at < share.padded; at += tiling_->product_rows) {
-      const uint32_t count = Lesser(share.padded - at, tiling_->product_rows) * width_;
-      AscendC::WaitFlag<AscendC::HardEvent::V_MTE2>(kProducts);
-      AscendC::DataCopy(products_, products_gm_[from + at * width_], count);
-      Order<AscendC::HardEvent::MTE2_V>(kProducts);
-      const AscendC::LocalTensor<float> part = outputs[at * width_];
-      if (first) {
-        AscendC::DataCopy(part, products_, count);
-      } else {
-        AscendC::Add(part, part, products_, static_cast<int32_t>(count));
-      }
-      AscendC::SetFlag<AscendC::HardEvent::V_MTE2>(kProducts);
-    }
+    AscendC::WaitFlag<AscendC::HardEvent::MTE2_V>(kProducts);
+    if (share.count > 0 && first) AscendC::DataCopy(outputs, products_, count);
+    if (share.count > 0 && !first) AscendC::Add(outputs, outputs, products_, static_cast<int32_t>(count));
+    AscendC::SetFlag<AscendC::HardEvent::V_MTE2>(kProducts);
     Barrier();
-    if (item.tile + 1 == item.last_tile) StoreRows(item, share, outputs);
+    if (share.count > 0 && item.tile + 1 == item.last_tile) StoreRows(item, chunk, share, outputs);
   }
 
-  __aicore__ inline void StoreRows(const Item& item, const Share& share, const AscendC::LocalTensor<float>& outputs) {
+  __aicore__ inline void StoreRows(const Item& item, uint32_t chunk, const Share& share,
+                                   const AscendC::LocalTensor<float>& outputs) {
     const int32_t rows = static_cast<int32_t>(share.padded);
-    const AscendC::LocalTensor<float> sum = sum_[StateOf(item)];
+    const AscendC::LocalTensor<float> sum = sum_[StateOf(item, chunk)];
     AscendC::Maxs(column_, sum, kTiny, rows);
     AscendC::Ln(sum, sum, rows);
     Barrier();
     Spread(by_row_, column_, share.padded);
-    AscendC::Add(sum, sum, maximum_[StateOf(item)], rows);
+    AscendC::Add(sum, sum, maximum_[StateOf(item, chunk)], rows);
     Barrier();
     ByRow<RowOp::kDiv>(outputs, by_row_, share.padded, width_);
-    Spread(folded_, sum, share.padded);
+    Spread(by_row_, sum, share.padded);
     if constexpr (kQuantized) {
       if (!tiling_->shape.scale_per_token) {
         Barrier();
@@ -362,7 +403,7 @@ class TreeAttentionSoftmax {
     const uint32_t first = item.step * tiling_->step_rows + share.begin;
     for (uint32_t at = 0; at < share.count;) {
       const RowPiece piece = PieceOf(item.row + first + at, share.count - at, group_);
-      StorePiece(item, piece, outputs[at * width_], folded_[at * kRowBlock]);
+      StorePiece(item, piece, outputs[at * width_], by_row_[at * kRowBlock]);
       at += piece.Rows();
     }
     Order<AscendC::HardEvent::MTE3_V>(kProducts);
@@ -372,13 +413,13 @@ class TreeAttentionSoftmax {
   __aicore__ inline void StoreNothing(const Item& item) {
     AscendC::PipeBarrier<PIPE_ALL>();
     AscendC::Duplicate(products_, 0.0f, static_cast<int32_t>(8 * width_));
-    FillMinusInfinity(folded_, 8 * kRowBlock);
+    FillMinusInfinity(by_row_, 8 * kRowBlock);
     Order<AscendC::HardEvent::V_MTE3>();
     const uint32_t middle = Lesser(item.rows, AlignUp(CeilDiv(item.rows, 2), 8));
     const uint32_t begin = second_ ? middle : 0, end = second_ ? item.rows : middle;
     for (uint32_t at = begin; at < end;) {
       RowPiece piece = PieceOf(item.row + at, Lesser<uint32_t>(end - at, 8), group_);
-      StorePiece(item, piece, products_, folded_);
+      StorePiece(item, piece, products_, by_row_);
       at += piece.Rows();
     }
     AscendC::PipeBarrier<PIPE_ALL>();
@@ -407,9 +448,14 @@ class TreeAttentionSoftmax {
   Int8Converter<T> converter_;  // for an int8 cache
   AscendC::GlobalTensor<float> scores_gm_, products_gm_, outputs_gm_, lse_gm_;
   AscendC::GlobalTensor<T> probabilities_gm_;
-  AscendC::LocalTensor<float> scores_, halves_, folded_, by_row_, column_, alpha_, maximum_, sum_, products_, outputs_;
+  AscendC::LocalTensor<float> scores_[2], by_row_, column_, alpha_, maximum_, sum_, products_, outputs_;
+  AscendC::LocalTensor<float> halves_;  // where the probabilities come later
   AscendC::LocalTensor<T> probabilities_;
   AscendC::LocalTensor<uint64_t> bits_;
+  Item items_[kItems];
+  uint32_t found_ = 0, converted_ = 0;         // items
+  uint32_t fetched_ = 0, fetched_chunks_ = 0;  // items, and chunks of the next one
+  int32_t fetch_place_ = 0, place_ = 0;        // of scores: to load, in use
   uint32_t group_, width_, half_;
   bool second_;
 };

@@ -30,7 +30,7 @@ struct TreeAttentionL1 {
   uint32_t queries, keys, values, probabilities;
 };
 struct TreeAttentionUb {
-  uint32_t scores, probabilities, halves, folded, by_row, column, alpha, maximum, sum, bits, products, outputs;
+  uint32_t scores, probabilities, by_row, column, alpha, maximum, sum, bits, products, outputs;
   uint32_t raw, widened, token_scales, k_scales, v_scales;  // int8 cache only
 };
 // Byte offsets in the workspace.
@@ -41,14 +41,14 @@ struct TreeAttentionWorkspace {
 
 struct TreeAttentionTiling {
   TreeAttentionShape shape;
-  uint32_t cores;         // cube cores, two vector cores each
-  uint32_t rows;          // of a task at most: a row is one head of one node
-  uint32_t step_rows;     // rows of one product at most
-  bool load_ahead;        // the next tile of keys, while this one is in use
-  uint32_t tile;          // keys of one product
-  uint32_t places;        // for tiles of keys, and for tiles of values, in L1
-  uint32_t splits;        // parts of one request's keys at most
-  uint32_t product_rows;  // rows of P V that a vector core takes at once
+  uint32_t cores;       // cube cores, two vector cores each
+  uint32_t rows;        // of a task at most: a row is one head of one node
+  uint32_t step_rows;   // rows of one product at most
+  uint32_t chunk_rows;  // of these, that a vector core takes at once
+  bool load_ahead;      // the next tile of keys, while this one is in use
+  uint32_t tile;        // keys of one product
+  uint32_t places;      // for tiles of keys, and for tiles of values, in L1
+  uint32_t splits;      // parts of one request's keys at most
   TreeAttentionL1 l1;
   TreeAttentionUb ub;
   TreeAttentionWorkspace workspace;
@@ -56,13 +56,15 @@ struct TreeAttentionTiling {
 };
 
 constexpr uint32_t kMaxTile = 256;
-constexpr uint32_t kMinSplitKeys = 256;  // a split has at least as many
-constexpr uint32_t kMaxSplits = 24;      // as many as a device has cube cores
-constexpr uint32_t kRowBlock = 8;        // lanes in which a row's maximum or sum is repeated: a 32-byte block
-constexpr uint32_t kMergeRows = 16;      // rows that one core merges at once: whole lines of `out` and `lse`
-constexpr uint32_t kMaxValueSize = 512;  // head size of the values
-constexpr uint32_t kConvertedTiles = 3;  // int8 tiles on their way from vector to cube core
-constexpr uint32_t kConvertRows = 16;    // int8 rows widened at once
+constexpr uint32_t kMinSplitKeys = 256;   // a split has at least as many
+constexpr uint32_t kMaxSplits = 24;       // as many as a device has cube cores
+constexpr uint32_t kRowBlock = 8;         // lanes in which a row's maximum or sum is repeated: a 32-byte block
+constexpr uint32_t kMergeRows = 16;       // rows that one core merges at once: whole lines of `out` and `lse`
+constexpr uint32_t kMaxValueSize = 512;   // head size of the values
+constexpr uint32_t kLag = 2;              // outputs of item i come after scores of item i + kLag
+constexpr uint32_t kInFlight = kLag + 1;  // items from scores to outputs
+constexpr uint32_t kConvertedTiles = 4;   // int8 tiles on their way from vector to cube core
+constexpr uint32_t kConvertRows = 16;     // int8 rows widened at once
 
 enum class TreeAttentionType { kHalf, kBfloat16, kFloat };
 
@@ -98,43 +100,46 @@ inline bool carve_l1(TreeAttentionTiling& t, uint32_t element) {
   return l1.used() <= kL1Bytes;
 }
 
-inline bool carve_ub(TreeAttentionTiling& t, uint32_t element, bool quantized) {
+inline bool carve_ub(TreeAttentionTiling& t, uint32_t element, bool quantized, uint32_t chunk_bytes) {
   constexpr uint64_t kUbBytes = 184 * 1024;
   const uint32_t d_qk = round_up(t.shape.d_qk, 32u), d_v = round_up(t.shape.d_v, 16u);
   const uint32_t step = t.step_rows / 2, rows = t.rows / 2;  // of one of the two vector cores
-  constexpr uint32_t kFloat = 4, kLanes = 64, kProductBytes = 16 * 1024;
-  t.product_rows = step;
-  while (t.product_rows > 8 && t.product_rows * d_v * kFloat > kProductBytes) t.product_rows -= 8;
+  constexpr uint32_t kFloat = 4;
+  const uint32_t widest = t.tile < d_v ? d_v : t.tile;
+  t.chunk_rows = step;
+  while (t.chunk_rows > 8 && t.chunk_rows * widest * kFloat > chunk_bytes) t.chunk_rows -= 8;
+  const uint32_t chunk = t.chunk_rows;
   Carver<uint64_t> ub;
   const auto take = [&ub](uint64_t bytes) { return static_cast<uint32_t>(ub.take(bytes)); };
-  t.ub.scores = take(step * t.tile * kFloat);
-  t.ub.probabilities = take(step * t.tile * element);
-  t.ub.halves = take(step * kLanes * kFloat);
-  t.ub.folded = take(step * kRowBlock * kFloat);
-  t.ub.by_row = take(step * kRowBlock * kFloat);
-  t.ub.column = take(step * kFloat);
-  t.ub.alpha = take(2 * step * kFloat);
-  t.ub.maximum = take(2 * rows * kFloat);
-  t.ub.sum = take(2 * rows * kFloat);
-  t.ub.bits = take(step * t.tile / 8);
-  t.ub.products = take(t.product_rows * d_v * kFloat);
+  t.ub.scores = take(2 * chunk * t.tile * kFloat);
+  t.ub.probabilities = take(chunk * t.tile * element);
+  t.ub.by_row = take(chunk * kRowBlock * kFloat);
+  t.ub.column = take(chunk * kFloat);
+  t.ub.alpha = take(kInFlight * step * kFloat);
+  t.ub.maximum = take(kInFlight * rows * kFloat);
+  t.ub.sum = take(kInFlight * rows * kFloat);
+  t.ub.bits = take(chunk * t.tile / 8);
+  t.ub.products = take(chunk * d_v * kFloat);
   t.ub.outputs = take(uint64_t{rows} * d_v * kFloat);
   if (quantized) {
     const uint32_t width = d_qk > round_up(t.shape.d_v, 32u) ? d_qk : round_up(t.shape.d_v, 32u);
     t.ub.raw = take(kConvertRows * width);
     t.ub.widened = take(kConvertRows * width * (2 + kFloat + element));
     t.ub.token_scales = take(t.tile * kRowBlock * kFloat);
-    t.ub.k_scales = take(2 * t.tile * kFloat);
-    t.ub.v_scales = take(2 * t.tile * kFloat);
+    t.ub.k_scales = take(kInFlight * t.tile * kFloat);
+    t.ub.v_scales = take(kInFlight * t.tile * kFloat);
   }
   return ub.used() <= kUbBytes;
 }
 
 // The most rows that fit, up to `wanted`; 0 if none do.
 inline uint32_t fit_rows(TreeAttentionTiling& t, uint32_t wanted, uint32_t element, bool quantized) {
-  for (t.rows = round_up(wanted, t.step_rows); t.rows >= t.step_rows; t.rows -= t.step_rows)
-    if (carve_l1(t, element) && carve_ub(t, element, quantized)) break;
-  return t.rows;
+  for (t.rows = round_up(wanted, t.step_rows); t.rows >= t.step_rows; t.rows -= t.step_rows) {
+    if (!carve_l1(t, element)) continue;
+    for (uint32_t chunk_bytes = 32 * 1024; chunk_bytes >= 8 * 1024; chunk_bytes /= 2)
+      if (carve_ub(t, element, quantized, chunk_bytes)) return t.rows;
+  }
+  return 0;
 }
 
 }  // namespace tiling
@@ -152,8 +157,8 @@ inline bool tree_attention_tiling(const TreeAttentionShape& shape, TreeAttention
   struct Choice {
     uint32_t step_rows, tile, places;
   };
-  constexpr Choice kChoices[] = {{64, 256, 2}, {128, 128, 2}, {64, 128, 2}, {64, 64, 2},
-                                 {32, 64, 2},  {32, 64, 1},   {16, 64, 1}};
+  constexpr Choice kChoices[] = {{128, 256, 2}, {128, 128, 2}, {64, 128, 2}, {64, 64, 2},
+                                 {32, 64, 2},   {32, 64, 1},   {16, 64, 1}};
   uint32_t most = 0;
   for (const Choice& choice : kChoices) {
     if (choice.tile > 128 && (wanted <= 64 || keys * shape.kv_heads < uint64_t{8} * choice.tile * cube_cores)) continue;
@@ -161,8 +166,8 @@ inline bool tree_attention_tiling(const TreeAttentionShape& shape, TreeAttention
     t.shape = shape;
     t.step_rows = choice.step_rows < wanted ? choice.step_rows : tiling::round_up(wanted, 16u);
     t.tile = choice.tile;
-    t.places = choice.places + (shape.values_in_keys ? 1 : 0);  // such a tile is in use for longer
-    t.load_ahead = choice.places > 1;
+    t.places = shape.values_in_keys ? 3 : choice.places;  // such a tile is in use from its scores to its values
+    t.load_ahead = choice.places > 1 && !shape.values_in_keys && !quantized;
     const uint32_t rows = tiling::fit_rows(t, wanted, element, quantized);
     if (rows == 0) continue;
     const uint32_t useful = rows < wanted ? rows : wanted;
@@ -193,7 +198,7 @@ inline bool tree_attention_tiling(const TreeAttentionShape& shape, TreeAttention
   const uint64_t step = uint64_t{t.step_rows} * t.tile, result_rows = t.splits * shape.num_nodes * shape.heads;
   const uint64_t converted = quantized ? kConvertedTiles * t.tile * element : 0;
   tiling::Carver<uint64_t> workspace;
-  t.workspace.scores = workspace.take(t.cores * 2 * step * 4);
+  t.workspace.scores = workspace.take(t.cores * kInFlight * step * 4);
   t.workspace.probabilities = workspace.take(t.cores * 2 * step * element);
   t.workspace.products = workspace.take(t.cores * 2 * t.step_rows * d_v * 4);
   t.workspace.keys = workspace.take(t.cores * converted * d_qk);
