@@ -1,10 +1,10 @@
 // The cube core's half of tree attention: S = Q K^T and P V, one item of the schedule after the other.
 //
-// K V tiles are loaded once for all rows of the task. S, P and P V pass between cube and vector cores through a few
-// places each in the workspace, in L2. While the vector cores turn S of item i into P, S of item i + 1 is there for
-// them to load, and the cube core is at P V of item i - 1 and S of item i + 2. P of item i tells the cube core that S
-// of item i and P V of item i - 2 were read, P V of item i tells the vector cores that its P was, so that neither needs
-// a flag for a free place.
+// K V tiles are loaded once for all rows of the task. S, P and P V pass between cube and vector cores through three
+// places each in the workspace, in L2; a row of P takes the place of its scores. While the vector cores turn S of item
+// i into P, S of item i + 1 is there for them to load, and the cube core is at P V of item i - 1 and S of item i + 2. P
+// of item i tells the cube core that S of item i and P V of item i - 3 were read: neither needs a flag for a free
+// place.
 #pragma once
 
 #include "kernels/ascendc/tree_attention/schedule.h"
@@ -40,9 +40,8 @@ class TreeAttentionProducts {
     __gm__ uint8_t* workspace = (__gm__ uint8_t*)a.workspace;
     const uint64_t step = uint64_t{tiling.step_rows} * tiling.tile;
     scores_.SetGlobalBuffer((__gm__ float*)(workspace + tiling.workspace.scores) + block * kInFlight * step);
-    probabilities_.SetGlobalBuffer((__gm__ T*)(workspace + tiling.workspace.probabilities) + block * 2 * step);
     products_.SetGlobalBuffer((__gm__ float*)(workspace + tiling.workspace.products) +
-                              uint64_t{block} * 2 * tiling.step_rows * v_blocks_ * kSide);
+                              uint64_t{block} * kInFlight * tiling.step_rows * v_blocks_ * kSide);
 
     using AscendC::LocalTensor;
     using AscendC::TPosition;
@@ -83,7 +82,8 @@ class TreeAttentionProducts {
   static constexpr uint32_t kStepBlocks = 8;                                    // 16 x 8 rows or columns of a product
   static constexpr uint32_t kL0Place = kStepBlocks * kStepFractals * kFractal;  // half of L0A, of L0B
   static constexpr uint32_t kProductPlace = kStepBlocks * kStepBlocks * kSide * kSide;
-  static constexpr uint32_t kMaxStride = 65535;  // of rows in global memory
+  static constexpr uint32_t kMaxStride = 65535;                          // of rows in global memory
+  static constexpr uint32_t kScoreElements = sizeof(float) / sizeof(T);  // probabilities in the place of a score
   // Flags of L1: MTE2 to MTE1 loaded, back free. Keys have one for each place, up to three where no others are values.
   static constexpr int32_t kKeys = 0, kValues = 2, kProbabilities = 4, kQueries = 5;
 
@@ -264,10 +264,11 @@ class TreeAttentionProducts {
     if (first && !values_in_keys) LoadValues(item, place);
     AscendC::CrossCoreWaitFlag(kFlagProbabilities);
     const uint32_t rows = StepRows(item), columns = AlignUp(item.Keys(tiling_->tile), kColumns);
-    const uint64_t slot = item.items_before % 2;
+    const uint64_t slot = item.items_before % kInFlight;
+    AscendC::GlobalTensor<T> probabilities;
+    probabilities.SetGlobalBuffer((__gm__ T*)scores_[slot * tiling_->step_rows * tiling_->tile].GetPhyAddr());
     AscendC::WaitFlag<AscendC::HardEvent::MTE1_MTE2>(kProbabilities);
-    LoadRows(p_l1_, probabilities_[slot * tiling_->step_rows * tiling_->tile], rows, columns, columns,
-             tiling_->step_rows);
+    LoadRows(p_l1_, probabilities, rows, columns * kScoreElements, columns, tiling_->step_rows);
     AscendC::SetFlag<AscendC::HardEvent::MTE2_MTE1>(kProbabilities);
     AscendC::WaitFlag<AscendC::HardEvent::MTE2_MTE1>(kProbabilities);
     const uint32_t width = v_blocks_ * kSide;
@@ -349,7 +350,7 @@ class TreeAttentionProducts {
   const TreeAttentionTiling* tiling_;
   Schedule schedule_;
   BlockTable table_;
-  AscendC::GlobalTensor<T> q_, k_, v_, probabilities_;
+  AscendC::GlobalTensor<T> q_, k_, v_;
   AscendC::GlobalTensor<float> scores_, products_;
   AscendC::LocalTensor<T> q_l1_, k_l1_, v_l1_, p_l1_, a_l0_, b_l0_;
   AscendC::LocalTensor<float> c_l0_;

@@ -26,9 +26,8 @@ class TreeAttentionSoftmax {
     __gm__ uint8_t* workspace = (__gm__ uint8_t*)a.workspace;
     const uint64_t step = uint64_t{tiling.step_rows} * tiling.tile;
     scores_gm_.SetGlobalBuffer((__gm__ float*)(workspace + tiling.workspace.scores) + block * kInFlight * step);
-    probabilities_gm_.SetGlobalBuffer((__gm__ T*)(workspace + tiling.workspace.probabilities) + block * 2 * step);
     products_gm_.SetGlobalBuffer((__gm__ float*)(workspace + tiling.workspace.products) +
-                                 uint64_t{block} * 2 * tiling.step_rows * width_);
+                                 uint64_t{block} * kInFlight * tiling.step_rows * width_);
     outputs_gm_.SetGlobalBuffer((__gm__ float*)(workspace + tiling.workspace.outputs));
     lse_gm_.SetGlobalBuffer((__gm__ float*)(workspace + tiling.workspace.lse));
 
@@ -58,16 +57,15 @@ class TreeAttentionSoftmax {
     for (uint32_t i = 0; Has(i + 1) || i < found_ + kLag; ++i) {
       const Item &current = items_[i % kItems], &previous = items_[(i - kLag) % kItems];
       const uint32_t chunks = i < found_ ? Chunks(current) : 0, previous_chunks = i < kLag ? 0 : Chunks(previous);
-      if (previous_chunks > 0) AscendC::CrossCoreWaitFlag(kFlagProducts);
       if constexpr (kQuantized) ConvertUntil(i + kLag + 1);
       const uint32_t all_chunks = Greater(chunks, previous_chunks);
       for (uint32_t chunk = 0; chunk < all_chunks; ++chunk) {
-        if (chunk < previous_chunks) LoadProducts(previous, chunk);
         if (chunk < chunks) Softmax(current, chunk);
-        if (chunk + 1 == all_chunks && chunks > 0) {
-          Order<AscendC::HardEvent::MTE2_MTE3>();  // the flag also says that all of `previous` was read
+        if (chunk + 1 == chunks) {
+          Order<AscendC::HardEvent::MTE2_MTE3>();  // the flag says too that earlier products were read
           AscendC::CrossCoreSetFlag<2, PIPE_MTE3>(kFlagProbabilities);
         }
+        if (chunk < previous_chunks) LoadProducts(previous, chunk);
         if (chunk < chunks) FetchScores();
         if (chunk < previous_chunks) Accumulate(previous, chunk);
       }
@@ -116,6 +114,10 @@ class TreeAttentionSoftmax {
   __aicore__ inline uint32_t StateOf(const Item& item, uint32_t chunk) const {
     return item.tasks_before % kInFlight * (tiling_->rows / 2) + item.step * half_ + chunk * tiling_->chunk_rows;
   }
+  // Where its scores lie, and later its probabilities, in the workspace.
+  __aicore__ inline uint64_t PlaceOf(const Item& item, const Share& share, uint32_t columns) const {
+    return uint64_t{item.items_before % kInFlight} * tiling_->step_rows * tiling_->tile + share.begin * columns;
+  }
   __aicore__ inline AscendC::LocalTensor<float> AlphaOf(const Item& item, uint32_t chunk) const {
     return alpha_[item.items_before % kInFlight * half_ + chunk * tiling_->chunk_rows];
   }
@@ -146,9 +148,8 @@ class TreeAttentionSoftmax {
     const Share share = ShareOf(item, fetched_chunks_);
     if (share.count > 0) {
       const uint32_t columns = AlignUp(item.Keys(tiling_->tile), kColumns);
-      const uint64_t place = uint64_t{item.items_before % kInFlight} * tiling_->step_rows * tiling_->tile;
       AscendC::WaitFlag<AscendC::HardEvent::V_MTE2>(kScores + fetch_place_);
-      AscendC::DataCopy(scores_[fetch_place_], scores_gm_[place + share.begin * columns], share.padded * columns);
+      AscendC::DataCopy(scores_[fetch_place_], scores_gm_[PlaceOf(item, share, columns)], share.padded * columns);
       AscendC::SetFlag<AscendC::HardEvent::MTE2_V>(kScores + fetch_place_);
       fetch_place_ ^= 1;
     }
@@ -161,8 +162,8 @@ class TreeAttentionSoftmax {
     const Share share = ShareOf(item, chunk);
     if (share.count == 0) return;
     const uint32_t columns = AlignUp(item.Keys(tiling_->tile), kColumns);
-    const uint64_t at = uint64_t{item.items_before % 2} * tiling_->step_rows * tiling_->tile + share.begin * columns;
-    const uint32_t count = share.padded * columns;
+    const uint32_t count = share.padded * columns, row = columns * static_cast<uint32_t>(sizeof(T)) / kBlockBytes;
+    const uint32_t score_row = columns / BlockOf<float>();
     const AscendC::LocalTensor<float> scores = scores_[place_];
     AscendC::WaitFlag<AscendC::HardEvent::MTE2_V>(kScores + place_);
     ScaleAndHide(item, share, scores, columns);
@@ -174,7 +175,11 @@ class TreeAttentionSoftmax {
     Narrow(probabilities_, scores, count);
     AscendC::SetFlag<AscendC::HardEvent::V_MTE2>(kScores + place_);
     Order<AscendC::HardEvent::V_MTE3>(kScores);
-    AscendC::DataCopy(probabilities_gm_[at], probabilities_, count);
+    AscendC::GlobalTensor<T> to;
+    to.SetGlobalBuffer((__gm__ T*)scores_gm_[PlaceOf(item, share, columns)].GetPhyAddr());
+    AscendC::DataCopy(to, probabilities_,
+                      AscendC::DataCopyParams(static_cast<uint16_t>(share.padded), static_cast<uint16_t>(row), 0,
+                                              static_cast<uint16_t>(score_row - row)));
     AscendC::SetFlag<AscendC::HardEvent::MTE3_V>(kScores);
     place_ ^= 1;
   }
@@ -356,35 +361,40 @@ class TreeAttentionSoftmax {
 
   __aicore__ inline void LoadProducts(const Item& item, uint32_t chunk) {
     const Share share = ShareOf(item, chunk);
-    const uint64_t from = (uint64_t{item.items_before % 2} * tiling_->step_rows + share.begin) * width_;
+    if (chunk == 0) AscendC::CrossCoreWaitFlag(kFlagProducts);
+    if (share.count == 0) return;
+    const uint64_t from = (uint64_t{item.items_before % kInFlight} * tiling_->step_rows + share.begin) * width_;
     AscendC::WaitFlag<AscendC::HardEvent::V_MTE2>(kProducts);
-    if (share.count > 0) AscendC::DataCopy(products_, products_gm_[from], share.padded * width_);
+    AscendC::DataCopy(products_, products_gm_[from], share.padded * width_);
     AscendC::SetFlag<AscendC::HardEvent::MTE2_V>(kProducts);
   }
 
   __aicore__ inline void Accumulate(const Item& item, uint32_t chunk) {
     const Share share = ShareOf(item, chunk);
+    if (share.count == 0) return;
     const uint32_t at = (item.step * half_ + chunk * tiling_->chunk_rows) * width_, count = share.padded * width_;
     const AscendC::LocalTensor<float> outputs = outputs_[at];
-    const bool first = item.tile == item.first_tile;
-    if (share.count > 0 && !first) {
+    if (item.tile == item.first_tile) {
+      Order<AscendC::HardEvent::MTE3_V>(kProducts);  // the outputs of the task before have left
+      AscendC::WaitFlag<AscendC::HardEvent::MTE2_V>(kProducts);
+      AscendC::DataCopy(outputs, products_, count);
+    } else {
       Spread(by_row_, AlphaOf(item, chunk), share.padded);
       Barrier();
       ByRow<RowOp::kMul>(outputs, by_row_, share.padded, width_);
       Barrier();
+      AscendC::WaitFlag<AscendC::HardEvent::MTE2_V>(kProducts);
+      AscendC::Add(outputs, outputs, products_, static_cast<int32_t>(count));
     }
-    AscendC::WaitFlag<AscendC::HardEvent::MTE2_V>(kProducts);
-    if (share.count > 0 && first) AscendC::DataCopy(outputs, products_, count);
-    if (share.count > 0 && !first) AscendC::Add(outputs, outputs, products_, static_cast<int32_t>(count));
     AscendC::SetFlag<AscendC::HardEvent::V_MTE2>(kProducts);
     Barrier();
-    if (share.count > 0 && item.tile + 1 == item.last_tile) StoreRows(item, chunk, share, outputs);
+    if (item.tile + 1 == item.last_tile) Finish(item, chunk, share, outputs);
   }
 
-  __aicore__ inline void StoreRows(const Item& item, uint32_t chunk, const Share& share,
-                                   const AscendC::LocalTensor<float>& outputs) {
+  __aicore__ inline void Finish(const Item& item, uint32_t chunk, const Share& share,
+                                const AscendC::LocalTensor<float>& outputs) {
     const int32_t rows = static_cast<int32_t>(share.padded);
-    const AscendC::LocalTensor<float> sum = sum_[StateOf(item, chunk)];
+    const AscendC::LocalTensor<float> sum = sum_[StateOf(item, chunk)], lse = halves_;
     AscendC::Maxs(column_, sum, kTiny, rows);
     AscendC::Ln(sum, sum, rows);
     Barrier();
@@ -392,7 +402,8 @@ class TreeAttentionSoftmax {
     AscendC::Add(sum, sum, maximum_[StateOf(item, chunk)], rows);
     Barrier();
     ByRow<RowOp::kDiv>(outputs, by_row_, share.padded, width_);
-    Spread(by_row_, sum, share.padded);
+    AscendC::WaitFlag<AscendC::HardEvent::MTE3_V>(kScores);
+    Spread(lse, sum, share.padded);
     if constexpr (kQuantized) {
       if (!tiling_->shape.scale_per_token) {
         Barrier();
@@ -400,13 +411,10 @@ class TreeAttentionSoftmax {
       }
     }
     Order<AscendC::HardEvent::V_MTE3>(kProducts);
-    const uint32_t first = item.step * tiling_->step_rows + share.begin;
-    for (uint32_t at = 0; at < share.count;) {
-      const RowPiece piece = PieceOf(item.row + first + at, share.count - at, group_);
-      StorePiece(item, piece, outputs[at * width_], by_row_[at * kRowBlock]);
-      at += piece.Rows();
-    }
-    Order<AscendC::HardEvent::MTE3_V>(kProducts);
+    const int64_t first = item.row + item.step * tiling_->step_rows + share.begin;
+    StoreRows(item, first, share.count, lse_gm_, lse, kRowBlock);
+    AscendC::SetFlag<AscendC::HardEvent::MTE3_V>(kScores);
+    StoreRows(item, first, share.count, outputs_gm_, outputs, width_);
   }
 
   // A part of the request's keys that these rows do not see.
@@ -416,29 +424,30 @@ class TreeAttentionSoftmax {
     FillMinusInfinity(by_row_, 8 * kRowBlock);
     Order<AscendC::HardEvent::V_MTE3>();
     const uint32_t middle = Lesser(item.rows, AlignUp(CeilDiv(item.rows, 2), 8));
-    const uint32_t begin = second_ ? middle : 0, end = second_ ? item.rows : middle;
-    for (uint32_t at = begin; at < end;) {
-      RowPiece piece = PieceOf(item.row + at, Lesser<uint32_t>(end - at, 8), group_);
-      StorePiece(item, piece, products_, by_row_);
-      at += piece.Rows();
+    const uint32_t end = second_ ? item.rows : middle;
+    for (uint32_t at = second_ ? middle : 0; at < end; at += 8) {
+      const uint32_t count = Lesser<uint32_t>(end - at, 8);
+      StoreRows(item, item.row + at, count, outputs_gm_, products_, width_);
+      StoreRows(item, item.row + at, count, lse_gm_, by_row_, kRowBlock);
     }
     AscendC::PipeBarrier<PIPE_ALL>();
   }
 
-  __aicore__ inline void StorePiece(const Item& item, const RowPiece& piece, const AscendC::LocalTensor<float>& outputs,
-                                    const AscendC::LocalTensor<float>& lse) {
+  // `count` rows of the request, from `row` on, to the item's split.
+  __aicore__ inline void StoreRows(const Item& item, int64_t row, uint32_t count,
+                                   const AscendC::GlobalTensor<float>& to, const AscendC::LocalTensor<float>& from,
+                                   uint32_t width) {
     const TreeAttentionShape& shape = tiling_->shape;
-    const uint64_t row = (item.split * shape.num_nodes + item.request.first + piece.node) * shape.heads +
-                         uint64_t{item.head} * group_ + piece.member;
-    StoreEvenly(outputs_gm_[row * width_], outputs, piece, width_);
-    StoreEvenly(lse_gm_[row * kRowBlock], lse, piece, kRowBlock);
-  }
-  __aicore__ inline void StoreEvenly(const AscendC::GlobalTensor<float>& to, const AscendC::LocalTensor<float>& from,
-                                     const RowPiece& piece, uint32_t width) {
     const uint32_t bytes = width * static_cast<uint32_t>(sizeof(float));
-    const AscendC::DataCopyExtParams copy(static_cast<uint16_t>(piece.nodes), piece.members * bytes, 0,
-                                          (tiling_->shape.heads - piece.members) * bytes, 0);
-    AscendC::DataCopyPad(to, from, copy);
+    for (uint32_t at = 0; at < count;) {
+      const RowPiece piece = PieceOf(row + at, count - at, group_);
+      const uint64_t to_row = (item.split * shape.num_nodes + item.request.first + piece.node) * shape.heads +
+                              uint64_t{item.head} * group_ + piece.member;
+      AscendC::DataCopyPad(to[to_row * width], from[at * width],
+                           AscendC::DataCopyExtParams(static_cast<uint16_t>(piece.nodes), piece.members * bytes, 0,
+                                                      (shape.heads - piece.members) * bytes, 0));
+      at += piece.Rows();
+    }
   }
 
   const TreeAttentionTiling* tiling_;
@@ -447,7 +456,6 @@ class TreeAttentionSoftmax {
   BlockTable table_;
   Int8Converter<T> converter_;  // for an int8 cache
   AscendC::GlobalTensor<float> scores_gm_, products_gm_, outputs_gm_, lse_gm_;
-  AscendC::GlobalTensor<T> probabilities_gm_;
   AscendC::LocalTensor<float> scores_[2], by_row_, column_, alpha_, maximum_, sum_, products_, outputs_;
   AscendC::LocalTensor<float> halves_;  // where the probabilities come later
   AscendC::LocalTensor<T> probabilities_;

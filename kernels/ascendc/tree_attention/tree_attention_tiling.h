@@ -35,8 +35,8 @@ struct TreeAttentionUb {
 };
 // Byte offsets in the workspace.
 struct TreeAttentionWorkspace {
-  uint64_t scores, probabilities, products, keys, values;  // of the cores, one after the other
-  uint64_t outputs, lse;                                   // of the splits
+  uint64_t scores, products, keys, values;  // of the cores, one after the other
+  uint64_t outputs, lse;                    // of the splits
 };
 
 struct TreeAttentionTiling {
@@ -63,7 +63,7 @@ constexpr uint32_t kMergeRows = 16;       // rows that one core merges at once: 
 constexpr uint32_t kMaxValueSize = 512;   // head size of the values
 constexpr uint32_t kLag = 2;              // outputs of item i come after scores of item i + kLag
 constexpr uint32_t kInFlight = kLag + 1;  // items from scores to outputs
-constexpr uint32_t kConvertedTiles = 4;   // int8 tiles on their way from vector to cube core
+constexpr uint32_t kConvertedTiles = 5;   // int8 tiles on their way from vector to cube core
 constexpr uint32_t kConvertRows = 16;     // int8 rows widened at once
 
 enum class TreeAttentionType { kHalf, kBfloat16, kFloat };
@@ -199,8 +199,7 @@ inline bool tree_attention_tiling(const TreeAttentionShape& shape, TreeAttention
   const uint64_t converted = quantized ? kConvertedTiles * t.tile * element : 0;
   tiling::Carver<uint64_t> workspace;
   t.workspace.scores = workspace.take(t.cores * kInFlight * step * 4);
-  t.workspace.probabilities = workspace.take(t.cores * 2 * step * element);
-  t.workspace.products = workspace.take(t.cores * 2 * t.step_rows * d_v * 4);
+  t.workspace.products = workspace.take(t.cores * kInFlight * t.step_rows * d_v * 4);
   t.workspace.keys = workspace.take(t.cores * converted * d_qk);
   t.workspace.values = workspace.take(t.cores * converted * tiling::round_up(shape.d_v, 32u));
   t.workspace.outputs = workspace.take(result_rows * d_v * 4);
