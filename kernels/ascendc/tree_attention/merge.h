@@ -43,6 +43,7 @@ class TreeAttentionMerge {
     const uint64_t cores = uint64_t{2} * tiling_->cores;
     Request request;
     bool have = requests_.Next(request);
+    AscendC::SetFlag<AscendC::HardEvent::MTE3_V>(kStored);
     for (uint64_t unit = static_cast<uint64_t>(AscendC::GetBlockIdx()); unit * kMergeRows < total_; unit += cores) {
       const int64_t begin = static_cast<int64_t>(unit * kMergeRows);
       const int64_t end = Lesser<int64_t>(begin + kMergeRows, total_);
@@ -60,9 +61,12 @@ class TreeAttentionMerge {
       }
       StoreRows(begin, static_cast<uint32_t>(end - begin));
     }
+    AscendC::WaitFlag<AscendC::HardEvent::MTE3_V>(kStored);
   }
 
  private:
+  static constexpr int32_t kStored = 0;  // a flag: the rows before have left
+
   __aicore__ inline void MergeRequest(const Request& request, uint32_t at, uint64_t row, uint32_t rows) {
     const uint32_t splits = SplitsOf(request, *tiling_), lanes = rows * kRowBlock;
     uint32_t parts = splits;
@@ -70,6 +74,7 @@ class TreeAttentionMerge {
       AscendC::DataCopy(parts_[i * lanes], parts_gm_[(i * total_ + row) * kRowBlock], lanes);
     }
     if (has_sinks_) {
+      Order<AscendC::HardEvent::V_S>();
       for (uint32_t i = 0; i < rows; ++i) {
         sinks_.SetValue(i, sinks_gm_.GetValue((row + i) % tiling_->shape.heads));
       }
@@ -94,11 +99,11 @@ class TreeAttentionMerge {
       if (i + 2 < splits) AscendC::SetFlag<AscendC::HardEvent::V_MTE2>(id);
     }
     Order<AscendC::HardEvent::V_MTE2>();
-    Order<AscendC::HardEvent::V_S>();
   }
 
   __aicore__ inline void StoreRows(uint64_t row, uint32_t rows) {
     const uint32_t d_v = tiling_->shape.d_v, bytes = d_v * static_cast<uint32_t>(sizeof(T));
+    AscendC::WaitFlag<AscendC::HardEvent::MTE3_V>(kStored);
     Narrow(narrow_, out_, kMergeRows * width_);
     Fold<true>(packed_, lse_, kMergeLanes / kLanes);
     Order<AscendC::HardEvent::V_MTE3>();
@@ -106,7 +111,7 @@ class TreeAttentionMerge {
     AscendC::DataCopyPad(out_gm_[row * d_v], narrow_,
                          AscendC::DataCopyExtParams(static_cast<uint16_t>(rows), bytes, gap, 0, 0));
     Store(lse_gm_[row], packed_, rows);
-    Order<AscendC::HardEvent::MTE3_V>();
+    AscendC::SetFlag<AscendC::HardEvent::MTE3_V>(kStored);
   }
 
   const TreeAttentionTiling* tiling_;
