@@ -35,6 +35,17 @@ def test_borders_of_chunks(profile, seed, vocab):
     assert (logprob <= 1e-5).all()
 
 
+@pytest.mark.parametrize("far", [60.0, 75.0, 90.0])
+def test_a_chunk_whose_weights_underflow_is_not_drawn_from(far):
+    """Its sum around 0 is enough to be kept, and its mass next to the other chunk's may still be positive."""
+    row = torch.full((1, 8192), -30.0)
+    row[:, 4096:] = far
+    with device("910B3", 0) as simulated:
+        token, logprob, status = simulated.sample(row, torch.zeros(1))
+    assert (token.item(), status.item()) == (4096, 0)
+    torch.testing.assert_close(logprob, torch.tensor([1 / 4096]).log(), atol=3e-5, rtol=1e-5)
+
+
 @pytest.mark.parametrize("vocab", [65, 4097])
 def test_a_row_does_not_depend_on_device_order_or_batch(vocab):
     rows = rows_of_all_kinds(vocab, torch.float32)[:4].repeat(26, 1)  # more rows than cores

@@ -412,6 +412,7 @@ class Rows : public Passes {
  private:
   static constexpr int32_t kNotAsked = -1;
   static constexpr float kSmallest = 1.175494351e-38f;
+  static constexpr float kLeastMass = 1e-33f;  // of a chunk: above 4096 * kSmallest, and nothing next to kLeastSum
 
   __aicore__ inline int32_t Stats(uint32_t rows = 1) const { return static_cast<int32_t>(rows * stats_); }
   __aicore__ inline uint64_t StateAt(uint32_t node, uint32_t of_draft) const {
@@ -608,14 +609,15 @@ class Rows : public Passes {
     Fence();
   }
 
-  // By masses_; `before` is what lies before the chunk. -1 if there is no mass.
+  // By masses_; `before` is what lies before the chunk. -1 if there is no mass. A chunk with less than kLeastMass is
+  // left out: all its weights may be flushed to 0.
   __aicore__ inline int32_t PickChunk(float target, float* before) {
     Fence();
     int32_t chosen = -1;
     float cumulative = 0.0f;
     for (uint32_t chunk = 0; chunk < t_.chunks; ++chunk) {
       const float mass = masses_.GetValue(chunk);
-      if (!(mass > 0.0f)) continue;
+      if (!(mass > kLeastMass)) continue;
       chosen = static_cast<int32_t>(chunk);
       *before = cumulative;
       cumulative += mass;
