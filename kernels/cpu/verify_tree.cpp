@@ -181,7 +181,7 @@ class Tree : VerifyRequest {
   // The child is gone, with all below it.
   void remove_child(Step* step) {
     const double mass = step->rest->reject(token(step->child), step->weight);
-    step->weight = mass > 0 ? mass / (mass + 1 - step->weight) : 0;
+    step->weight = mass > 0 ? mass / (mass + (1 - step->weight)) : 0;
     step->child = mass > 0 ? next_sibling_[step->child] : -1;  // below weight 0 nothing is accepted
   }
 

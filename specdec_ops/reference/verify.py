@@ -96,7 +96,7 @@ def block(r: Request) -> Verdict:
             return (path, p) if node == 0 or r.uniforms[node] < prefix else best
         child, x, q = next(r.drafts(node))
         excess = (prefix * p - q).clamp(min=0).sum().item()
-        accept = excess / (excess + 1 - prefix) if excess > 0 else 0.0
+        accept = excess / (excess + (1 - prefix)) if excess > 0 else 0.0
         if node == 0 or r.uniforms[node] < accept:
             best = path.copy(), residual(prefix * p, q)
         prefix = min(1.0, prefix * ratio(p[x], q[x]))
@@ -194,7 +194,7 @@ def traversal(r: Request) -> Verdict:
             # The child is gone, with all below it.
             excess = (weight * p - q).clamp(min=0).sum().item()
             p = residual(weight * p, q) if excess > 0 else p
-            weight = excess / (excess + 1 - weight) if excess > 0 else 0.0
+            weight = excess / (excess + (1 - weight)) if excess > 0 else 0.0
         if node == 0 or r.uniforms[node] < weight:
             return [node], r.target(node) if p is None else p
         return None

@@ -345,7 +345,7 @@ def _traverse(
             mass, left = _masses(
                 p_rows, p_stride, p_records, q_rows, q_stride, q_records, vocab, table, parent, at, lanes, TRAVERSAL
             )
-        fallen = tl.where(mass > 0, mass / tl.where(mass > 0, mass + 1 - parent_weight, 1.0), 0.0)
+        fallen = tl.where(mass > 0, mass / tl.where(mass > 0, mass + (1 - parent_weight), 1.0), 0.0)
         nowhere = entries.shape[0]
         table = _rejected(table, tl.where(reject, parent, nowhere), tl.where(reject, at, nowhere), mass, left)
         table = _set(table, WEIGHT, tl.where(reject, parent, nowhere), fallen)

@@ -121,6 +121,21 @@ def test_a_token_without_probability_is_never_accepted_nor_drawn(backend, operat
     assert not out["num_accepted"].any() and (out["tokens"][:, 0] > 0).all()
 
 
+@pytest.mark.parametrize(("operator", "rule"), [("verify_chain", "block"), ("verify_tree", "traversal")])
+@pytest.mark.parametrize("mass", [8e-8, 1e-20])
+def test_a_residual_with_little_mass_counts_whole_where_nothing_was_lost_before(backend, operator, rule, mass):
+    """S / (S + 1 - W) is 1 for W = 1, however small S is: 1 must not swallow it."""
+    case = random_case(operator, rule, sizes=[3], vocab=3, filters=False)
+    case.tokens[:] = torch.tensor([0, 0, 2])
+    case.parents[:] = torch.tensor([-1, 0, 1])
+    little, none = torch.tensor(mass).log().item(), -torch.inf
+    case.target_logits[:] = torch.tensor([[0, none, none], [0, little, none], [0, 0, 0]])
+    case.options = {"draft_logits": torch.tensor([[0, none, none], [0, none, little], [0, 0, 0]])}
+    case.uniforms[:] = 0.9
+    out = case(backend, backend.device)
+    assert out["tokens"].tolist() == [[0, 1, -1]] and out["num_accepted"].tolist() == [1]
+
+
 @each_rule
 def test_rows_need_not_be_dense(backend, operator, rule):
     case = random_case(operator, rule, sizes=ragged(backend), vocab=61)

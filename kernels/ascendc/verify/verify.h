@@ -451,7 +451,7 @@ class Verify : public Rows {
         float mass;
         if (!Reject(top_, child, weight, &r, &mass)) return false;
         removing_ = false;
-        SetFloat(top_, kWeight, mass > 0.0f ? mass / (mass + 1.0f - weight) : 0.0f);
+        SetFloat(top_, kWeight, mass > 0.0f ? mass / (mass + (1.0f - weight)) : 0.0f);
         Set(top_, kNextChild, mass > 0.0f ? NextSibling(child) : -1);  // below weight 0 nothing is accepted
       } else if (top_ == 0 || Uniform(top_) < weight) {
         return (!later || StartAt(top_, &r)) && EmitPathTo(top_, r);
