@@ -41,6 +41,7 @@ Outputs verify(const char* name, const VerifyTensors& in, const OptionalTensor& 
   tiling.alpha = static_cast<float>(posterior.alpha);
   ascendc::set_layout(&tiling.rows, 3, cores().vector);
   tiling.ahead = ascendc::rows_ahead(tiling.rows, rule, in.draft_logits.has_value());
+  tiling.searches = rule == ascendc::kTraversal ? tiling.ahead : tiling.ahead / ascendc::kRowsOfSearch;
   const at::Tensor workspace = workspace_of(tiling.rows, target);
   const OptionalTensor draft = in.draft_logits, draft_temperature = in.draft_temperature;
   const auto [temperature, top_k, top_p, min_p] = in.sampling;

@@ -97,6 +97,31 @@ def test_a_long_chain_is_not_read_to_its_end(rule):
     assert traffic(case, 4 * ahead) <= 1.10
 
 
+def cycles_of_an_accepted_chain(rule: str, size: int, vocab: int, **filters: torch.Tensor) -> float:
+    case = random_case("verify_chain", rule, sizes=[size], vocab=vocab, filters=False)
+    case.options["draft_logits"] = case.target_logits.clone()
+    case.options["draft_temperature"] = case.options["temperature"]
+    case.options |= filters
+    case.tokens[1:] = case.target_logits[:-1].argmax(1)
+    with device("910B3", 0) as simulated:
+        assert case(simulated)["num_accepted"].item() == size - 1
+        (launch,) = simulated.launches()
+    return launch["cycles"]
+
+
+@pytest.mark.parametrize("rule", ["rejection", "block"])
+def test_rows_of_a_chain_that_take_several_passes_go_through_them_together(rule):
+    filters = {"top_k": torch.tensor([50], dtype=torch.int32), "top_p": torch.tensor([0.95])}
+    one, five = (cycles_of_an_accepted_chain(rule, size, 9001, **filters) for size in (1, 5))
+    assert five < 3 * one
+
+
+@pytest.mark.parametrize("rule", ["rejection", "block"])
+def test_rows_past_those_asked_for_in_a_round_are_asked_for_together(rule):
+    all_fit, two_rounds = (cycles_of_an_accepted_chain(rule, size, 500) for size in (32, 64))
+    assert two_rounds < 3 * all_fit
+
+
 @pytest.mark.parametrize(("rule", "random_drafts"), [("target_only", True), ("recursive", False)])
 def test_a_tree_reads_the_rows_of_its_path(rule, random_drafts):
     case = random_case("verify_tree", rule, sizes=[30], vocab=VOCAB, random_drafts=random_drafts, filters=False)

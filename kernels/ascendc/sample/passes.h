@@ -80,9 +80,12 @@ class Passes {
  protected:
   // --- Asking. Between two rounds of passes every core may ask for some.
 
+  // How many more passes this core may ask for in this round.
+  __aicore__ inline uint32_t Room() const { return kMaxPasses - num_asked_[kLight] - num_asked_[kHeavy]; }
+
   // False where there is no room left: to be asked for again in the next round.
   __aicore__ inline bool Ask(const Pass& pass) {
-    if (num_asked_[kLight] + num_asked_[kHeavy] == kMaxPasses) return false;
+    if (Room() == 0) return false;
     const List list = pass.kind == kScan || pass.kind == kSum ? kLight : kHeavy;
     const uint32_t at = Place(list, num_asked_[list]++) * kPassWords;
     PassWords w;

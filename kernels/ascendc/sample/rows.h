@@ -115,6 +115,11 @@ class Rows : public Passes {
   }
   // A negative temperature or a NaN is greedy too.
   __aicore__ inline float Temperature(float value) const { return value > 0.0f ? value : 0.0f; }
+  // Whether a row needs no cut.
+  __aicore__ inline bool IsPlain(const Filters& filters, uint32_t of_draft) const {
+    return filters.temperature == 0.0f || of_draft != 0 ||
+           (filters.top_k == 0 && !(filters.top_p < 1.0f) && !(filters.min_p > 0.0f));
+  }
 
   // --- A row of a node
 
@@ -425,11 +430,6 @@ class Rows : public Passes {
     const float scale = filters.temperature > 0.0f ? 1.0f / filters.temperature : 1.0f;
     // So that -inf times scale is -inf, and 0 times scale 0.
     return !(scale > kSmallest) ? kSmallest : scale > -kLowest ? -kLowest : scale;
-  }
-  // Whether a row needs no cut.
-  __aicore__ inline bool IsPlain(const Filters& filters, uint32_t of_draft) const {
-    return filters.temperature == 0.0f || of_draft != 0 ||
-           (filters.top_k == 0 && !(filters.top_p < 1.0f) && !(filters.min_p > 0.0f));
   }
   __aicore__ inline int64_t IdOf(int32_t chunk, int32_t inside) const {
     return inside < 0 ? -1 : int64_t{chunk} * t_.chunk + inside;

@@ -213,13 +213,17 @@ class Verify : public Rows {
   __aicore__ inline bool HasDraft() const { return has_draft_ && draft_filters_.temperature > 0.0f; }
 
   // Where the walk along a chain has come to a row that was not asked for before: asks for those after it too, as many
-  // as are to be read together.
+  // as are to be read together. Rows with filters take more passes, which fewer go through together.
   __aicore__ inline void AskAhead() {
-    int32_t node = static_cast<int32_t>(asked_);
-    if (node >= num_nodes_ || Get(node, 0) == kNew) return;
     Row row;
     bool unused;
-    for (uint32_t i = 0; i < v_.ahead && node >= 0; ++i, ++asked_, node = FirstChild(node)) {
+    int32_t node = static_cast<int32_t>(asked_);
+    uint32_t searches = IsPlain(filters_, 0) ? 0 : v_.searches;
+    for (int32_t before = 0; before < node && searches > 0; ++before) {
+      if (!Target(before, &row)) --searches;
+    }
+    if (node >= num_nodes_ || Get(node, 0) == kNew) return;
+    for (uint32_t i = 0; i < v_.ahead && node >= 0 && Room() >= 2; ++i, ++asked_, node = FirstChild(node)) {
       Target(node, &row);
       if (HasDraftRow(node)) Draft(node, &row, &unused);
     }

@@ -13,11 +13,13 @@ struct VerifyTiling {
   int64_t num_nodes;
   VerifyRule rule;
   float threshold, alpha;
-  uint32_t ahead;  // rows that a chain reads together
+  uint32_t ahead;     // rows that a chain reads together
+  uint32_t searches;  // and searches together for the thresholds of filters
 };
 
 // What a round costs is what reading this much does: fewer rows at once are not worth those that they may spare.
 constexpr uint64_t kRoundBytes = 12 * 1024 * 1024;
+constexpr uint32_t kRowsOfSearch = 8;  // that can be read in the time that one is searched for a threshold
 
 // `rows` is laid out.
 inline uint32_t rows_ahead(const RowsTiling& rows, VerifyRule rule, bool has_draft) {
