@@ -11,6 +11,9 @@ from tiny_models import CONFIGS, make_model, random_prompts, similar_model
 from specdec_ops.decode import SpeculativeDecoder
 from specdec_ops.integrations.transformers import speculative_generate
 
+# The name that transformers 4 knows, too.
+pytestmark = pytest.mark.filterwarnings("ignore:.past_key_values. is deprecated:FutureWarning")
+
 LENGTHS = [30, 17, 1]
 
 
