@@ -28,9 +28,14 @@ LAYER_TYPES = {"full_attention", "sliding_attention"}
 
 
 def score_terms(
-    query: Tensor, scaling: float | None, softcap: float | None, sliding_window: int | None, s_aux: Tensor | None
+    query: Tensor,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    sliding_window: int | None = None,
+    s_aux: Tensor | None = None,
+    **others: Any,
 ) -> tuple[float, float, int, Tensor | None]:
-    """Scale, softcap, window and sinks as `tree_attention` takes them."""
+    """Scale, softcap, window and sinks as `tree_attention` takes them, of what transformers gives an attention."""
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     return scale, softcap or 0.0, sliding_window or 0, None if s_aux is None else s_aux.float()
 
@@ -68,12 +73,7 @@ def attention(
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None = None,
-    *,
-    scaling: float | None = None,
-    sliding_window: int | None = None,
-    softcap: float | None = None,
-    s_aux: Tensor | None = None,
-    **kwargs: Any,
+    **terms: Any,
 ) -> tuple[Tensor, None]:
     """New tokens `[B, heads, T, size]`, the last of the keys and values `[B, heads, S, size]`, attend causally.
 
@@ -84,7 +84,7 @@ def attention(
             f"attention 'specdec' is causal, with attention_mask [B, S]; for {type(module).__name__} as it is called "
             "here use 'sdpa'"
         )
-    scale, softcap, window, sinks = score_terms(query, scaling, softcap, sliding_window, s_aux)
+    scale, softcap, window, sinks = score_terms(query, **terms)
     (batch, _, new, _), total = query.shape, key.shape[2]
     pages = torch.arange(batch * total, dtype=torch.int32, device=query.device).view(batch, total)
     if attention_mask is not None:
@@ -106,12 +106,8 @@ def paged_attention(
     value: Tensor,
     attention_mask: Tensor | None = None,
     *,
-    scaling: float | None = None,
-    sliding_window: int | None = None,
-    softcap: float | None = None,
-    s_aux: Tensor | None = None,
     specdec: tuple[PagedCache, Nodes] | None = None,
-    **kwargs: Any,
+    **terms: Any,
 ) -> tuple[Tensor, None]:
     """Puts the keys and values `[1, heads, N, size]` of the nodes into the cache and attends to it."""
     if specdec is None:
@@ -125,7 +121,7 @@ def paged_attention(
     layer = cache.shared_layers.get(index, index)
     if layer == index:
         cache.append(layer, key, value, nodes)
-    out = cache.attend(layer, query, nodes, *score_terms(query, scaling, softcap, sliding_window, s_aux))
+    out = cache.attend(layer, query, nodes, *score_terms(query, **terms))
     return out[None], None
 
 
