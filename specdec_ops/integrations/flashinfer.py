@@ -1,6 +1,7 @@
 """FlashInfer's sampling, merging and paged attention with custom masks: same arguments, same results.
 
 Where FlashInfer takes probabilities, the operators get their logarithm: logits up to a constant a row, -inf for 0.
+Top-k and min-p are decided before, on the probabilities themselves: logarithms merge near neighbours.
 FlashInfer's log-sum-exps are to base 2, the operators' natural.
 
 Random numbers come from `philox_uniform`, so that they are the same on every device but not FlashInfer's. `seed` and
@@ -51,14 +52,20 @@ def _uniforms(
     )
 
 
-def _per_row(value: float | Tensor | None, rows: int, dtype: torch.dtype, device: torch.device) -> Tensor | None:
-    if isinstance(value, Tensor):
-        return value.to(dtype)
-    return None if value is None else torch.full((rows,), value, dtype=dtype, device=device)
+def _per_row(value: float | Tensor, rows: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return value.to(dtype) if isinstance(value, Tensor) else torch.full((rows,), value, dtype=dtype, device=device)
+
+
+def _keep_top_k(probs: Tensor, top_k: int | Tensor) -> Tensor:
+    rows, vocabulary = probs.shape
+    best, _ = sample_topk(probs, None, vocabulary, top_k=_per_row(top_k, rows, torch.int32, probs.device))
+    last = probs.gather(1, best.clamp(min=0)).masked_fill(best < 0, math.inf).amin(1, keepdim=True)
+    return probs.masked_fill(probs < last, 0)
 
 
 def _draw(
-    logits: Tensor,
+    rows: Tensor,
+    of_probs: bool,
     indices: Tensor | None,
     generator: torch.Generator | None,
     check_nan: bool,
@@ -71,27 +78,36 @@ def _draw(
 ) -> tuple[Tensor, Tensor]:
     if filter_apply_order not in ("top_k_first", "joint"):
         raise ValueError(f"filter_apply_order: expected top_k_first or joint, got {filter_apply_order}")
-    if check_nan and bool(logits.isnan().any()):
+    if check_nan and bool(rows.isnan().any()):
         raise ValueError("the input contains NaN")
     dtype = torch.int32 if indices is None else indices.dtype
     if indices is not None:
-        logits = logits[indices.long()]
+        rows = rows[indices.long()]
+    batch, device = rows.shape[0], rows.device
     if filter_apply_order == "joint" and top_p is not None:
         # Top-k of what is in the top-p set of all is what is in both.
-        logits, top_p = top_p_renorm_probs(logits.float().softmax(-1), top_p).log(), None
-    rows, device = logits.shape[0], logits.device
+        probs = rows if of_probs else rows.float().softmax(-1)
+        dropped = (top_p_renorm_probs(probs, top_p) == 0) & ~probs.isnan()
+        rows, top_p = rows.masked_fill(dropped, 0 if of_probs else -math.inf), None
+    if of_probs:
+        rows = rows.float()
+        if top_k is not None:
+            rows, top_k = _keep_top_k(rows, top_k), None
+        if min_p is not None:
+            least = _per_row(min_p, batch, torch.float32, device)[:, None] * rows.amax(1, keepdim=True)
+            rows = rows.masked_fill(rows < least, 0)
+        rows = rows.log()
     token, _, status = sample(
-        logits,
-        _uniforms(rows, 1, SAMPLE_STREAM, device, generator, seed, offset)[:, 0].contiguous(),
-        top_k=_per_row(top_k, rows, torch.int32, device),
-        top_p=_per_row(top_p, rows, torch.float32, device),
-        min_p=_per_row(min_p, rows, torch.float32, device),
+        rows,
+        _uniforms(batch, 1, SAMPLE_STREAM, device, generator, seed, offset)[:, 0].contiguous(),
+        top_k=None if top_k is None else _per_row(top_k, batch, torch.int32, device),
+        top_p=None if top_p is None else _per_row(top_p, batch, torch.float32, device),
     )
     return token.to(dtype), status == 0
 
 
 def _draw_from_probs(probs: Tensor, return_valid: bool, *args: Any, **filters: Any) -> Tensor | tuple[Tensor, Tensor]:
-    token, valid = _draw(probs.float().log(), *args, **filters)
+    token, valid = _draw(probs, True, *args, **filters)
     return (token, valid) if return_valid else token
 
 
@@ -105,7 +121,7 @@ def sampling_from_logits(
     offset: int | Tensor | None = None,
 ) -> Tensor:
     """Draw a token from each row of logits `[B, V]`, or from the rows that `indices` names."""
-    return _draw(logits, indices, generator, check_nan, seed, offset)[0]
+    return _draw(logits, False, indices, generator, check_nan, seed, offset)[0]
 
 
 def sampling_from_probs(
@@ -139,7 +155,9 @@ def top_k_top_p_sampling_from_logits(
     "top_k_first" takes top-p of what top-k left, renormalised; "joint" the tokens in both sets of the whole
     distribution.
     """
-    return _draw(logits, indices, generator, check_nan, seed, offset, top_k, top_p, None, filter_apply_order)[0]
+    return _draw(
+        logits, False, indices, generator, check_nan, seed, offset, top_k, top_p, filter_apply_order=filter_apply_order
+    )[0]
 
 
 def top_k_sampling_from_probs(
@@ -205,27 +223,20 @@ def top_k_top_p_sampling_from_probs(
     return _draw_from_probs(probs, return_valid, indices, generator, check_nan, seed, offset, **options)
 
 
-def _renorm(probs: Tensor, top_k: int | Tensor | None = None, top_p: float | Tensor | None = None) -> Tensor:
+def top_p_renorm_probs(probs: Tensor, top_p: float | Tensor, is_deterministic: bool = False) -> Tensor:
+    """The distributions `[B, V]` cut to their smallest sets of mass `top_p`; tokens tied with the last are kept."""
     rows, vocabulary = probs.shape
     tokens, logprobs = sample_topk(
-        probs.float().log(),
-        None,
-        vocabulary,
-        top_k=_per_row(top_k, rows, torch.int32, probs.device),
-        top_p=_per_row(top_p, rows, torch.float32, probs.device),
+        probs.float().log(), None, vocabulary, top_p=_per_row(top_p, rows, torch.float32, probs.device)
     )
     kept = logprobs.exp().to(probs.dtype)  # 0 where a token was filtered away, and its id is -1
     return torch.zeros_like(probs).scatter_add_(1, tokens.clamp(min=0), kept)
 
 
-def top_p_renorm_probs(probs: Tensor, top_p: float | Tensor, is_deterministic: bool = False) -> Tensor:
-    """The distributions `[B, V]` cut to their smallest sets of mass `top_p`; tokens tied with the last are kept."""
-    return _renorm(probs, top_p=top_p)
-
-
 def top_k_renorm_probs(probs: Tensor, top_k: int | Tensor) -> Tensor:
     """The distributions `[B, V]` cut to their `top_k` best tokens; tokens tied with the last are kept."""
-    return _renorm(probs, top_k=top_k)
+    kept = _keep_top_k(probs.float(), top_k)
+    return (kept / kept.sum(1, keepdim=True)).to(probs.dtype)
 
 
 def chain_speculative_sampling(

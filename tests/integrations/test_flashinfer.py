@@ -97,6 +97,40 @@ def test_single_filters(dtype):
         assert set(tokens.tolist()) == wanted and valid.all()
 
 
+@pytest.mark.parametrize("order", ["top_k_first", "joint"])
+def test_top_k_and_min_p_are_exact_for_probabilities_whose_logarithms_are_equal(order):
+    low = torch.tensor(2e-4)
+    high = torch.nextafter(low, torch.tensor(1.0))
+    assert low.log() == high.log() and low < high
+    p = torch.tensor([[high, low, high, low]])
+    indices, options = torch.zeros(400, dtype=torch.int64), {"seed": 1, "offset": 0}
+    both = flashinfer.top_k_top_p_sampling_from_probs(p, 2, 0.99, indices, order, **options)
+    for tokens in (
+        flashinfer.top_k_sampling_from_probs(p, 2, indices, **options),
+        flashinfer.min_p_sampling_from_probs(p, 1.0, indices, **options),
+        both,
+    ):
+        assert set(tokens.tolist()) == {0, 2}
+    assert flashinfer.top_k_renorm_probs(p, 2).tolist() == [[0.5, 0, 0.5, 0]]
+
+
+@pytest.mark.parametrize(
+    ("name", "filters"),
+    [
+        ("top_k", {"top_k": 2}),
+        ("min_p", {"min_p": 0.5}),
+        ("top_k_top_p", {"top_k": 2, "top_p": 0.5}),
+        ("top_k_top_p", {"top_k": 2, "top_p": 0.5, "filter_apply_order": "joint"}),
+    ],
+)
+def test_filters_do_not_hide_a_nan(name, filters):
+    p = distributions(2, 8)
+    p[1, 3] = torch.nan
+    function = getattr(flashinfer, f"{name}_sampling_from_probs")
+    tokens, valid = function(p, **filters, seed=1, offset=0, return_valid=True)
+    assert valid.tolist() == [True, False] and ((tokens >= 0) & (tokens < 8)).all()
+
+
 def test_an_unknown_order_of_the_filters():
     with pytest.raises(ValueError, match="filter_apply_order: expected top_k_first or joint, got sideways"):
         flashinfer.top_k_top_p_sampling_from_logits(torch.zeros(1, 4), 1, 1.0, filter_apply_order="sideways")
