@@ -41,7 +41,7 @@ class Request:
 
     def drafts(self, node: int) -> Iterator[tuple[int, int, Tensor]]:
         """Each child of the node, its token, and the q it was drawn from: drawing is without replacement."""
-        q = self.draft(node)
+        q = self.draft(node) if self.children[node] else None
         for child in self.children[node]:
             x = self.tokens[child]
             if q is None:

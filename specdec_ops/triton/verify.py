@@ -305,9 +305,7 @@ def _draft_status(q_records, node):
 
 
 @triton.jit
-def _traverse(
-    p_rows, p_stride, p_records, q_rows, q_stride, q_records, vocab, table, uniforms, n, lanes, IS_CHAIN: tl.constexpr
-):
+def _traverse(p_rows, p_stride, p_records, q_rows, q_stride, q_records, vocab, table, uniforms, n, lanes):
     """Leaves first. Returns the table, the accepted node and the status bits of the rows used."""
     NODES: tl.constexpr = table.shape[0] // TABLE
     entries = tl.arange(0, table.shape[0])
@@ -320,15 +318,14 @@ def _traverse(
         parent = tl.maximum(_parent(table, at), 0)
         weight = _get(table, WEIGHT, at)
         parent_weight = _get(table, WEIGHT, parent)
-        # A chain is not looked at below a node that cannot be accepted.
-        looked_at = (done == 0) & ((weight > 0) | (IS_CHAIN == 0))
+        looked_at = (done == 0) & (weight > 0)
         status = row_status(p_records, at)
         flags |= tl.where(looked_at, status, 0)
         later = (entries < n) & (entries > after) & (table == tl.cast(at, tl.float32))
         child = tl.min(tl.where(later, entries, NODES), 0)
         descend = (child < NODES) & (status == 0) & looked_at
         if q_records is not None:
-            flags |= tl.where(descend | ((done == 0) & (IS_CHAIN == 0)), _draft_status(q_records, at), 0)
+            flags |= tl.where(descend, _draft_status(q_records, at), 0)
         accept = (descend == 0) & ((at == 0) | (tl.load(uniforms + at) < weight))
         done = tl.where(accept, 1, done)
         reject = (descend == 0) & (done == 0)
@@ -425,7 +422,6 @@ def verify_kernel(
                     request_uniforms,
                     n,
                     lanes,
-                    parents is None,
                 )
                 flags |= used
             table, reached, instead = _walk_down(
@@ -480,10 +476,9 @@ def verify_kernel(
                 status_here = row_status(p_records, node)
                 flags |= status_here
                 if RULE == RECURSIVE and draft is not None:
-                    asked = greedy == 0
-                    if parents is None:  # `rejection` asks for q only where there is a draft to test
-                        has_child = (node + 1 < n) & (_parent(table, node + 1) == node)
-                        asked = asked & ((i > 0) | has_child) & (status_here == 0)
+                    # q is asked for only where there is a draft to test.
+                    children = (tl.arange(0, table.shape[0]) < n) & (table == tl.cast(node, tl.float32))
+                    asked = (greedy == 0) & (tl.sum(tl.where(children, 1, 0), 0) > 0) & (status_here == 0)
                     flags |= tl.where(asked, _draft_status(q_records, node), 0)
                 token = _token(table, node)
                 node = _parent(table, node)

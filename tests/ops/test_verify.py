@@ -95,6 +95,27 @@ def test_bad_rows(backend, operator, rule):
 
 
 @each_rule
+@pytest.mark.parametrize("which", ["target", "draft"])
+def test_a_bad_row_is_told_only_where_it_is_read(backend, operator, rule, which):
+    """Not below a rejected node, and a draft row not where nothing was drafted from it."""
+    batch, nodes = backend.scale(60, 12), 6
+    told = 0
+    for unlikely in (False, True):
+        case = random_case(operator, rule, sizes=[nodes] * batch, vocab=19, filters=False)
+        logits = case.target_logits if which == "target" else case.options["draft_logits"]
+        spoilt = torch.arange(batch) % nodes
+        logits.view(batch, nodes, 19)[torch.arange(batch), spoilt, 3] = torch.nan
+        if unlikely:  # the first draft of the root has no probability
+            case.target_logits.view(batch, nodes, 19)[
+                torch.arange(batch), 0, case.tokens.view(batch, nodes)[:, 1]
+            ] = -torch.inf
+        status = assert_agrees(case, backend, backend.device)["status"]
+        told += int((status > 0).sum())
+    has_q = rule in ("rejection", "block", "recursive", "traversal")
+    assert 0 < told < 2 * batch if which == "target" or has_q else told == 0
+
+
+@each_rule
 def test_bad_uniforms_and_parameters(backend, operator, rule):
     """Whatever they are, what comes out is in range."""
     case = random_case(operator, rule, sizes=[5] * 10, vocab=19, filters=backend.scale(True, False))
