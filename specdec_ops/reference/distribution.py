@@ -38,7 +38,7 @@ def processed(
     if not temperature > 0 or row_status(logits):
         return one_hot(argmax(logits), logits.numel())
     x = logits.double()
-    x = (x - x.max()) / temperature
+    x = (x - x.max()) / min(temperature, torch.finfo(x.dtype).max)  # -inf / inf would be NaN
     if 0 < top_k < x.numel():
         x = _at_least(x, x.topk(top_k).values[-1])
     if top_p < 1:

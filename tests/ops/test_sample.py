@@ -112,6 +112,8 @@ def test_a_known_distribution(backend):
     assert frequencies(backend, row).tolist() == pytest.approx([0.1, 0, 0.2, 0.3, 0.4])
     half = frequencies(backend, row, temperature=0.5)  # probabilities squared, over 0.3
     assert half.tolist() == pytest.approx([1 / 30, 0, 4 / 30, 9 / 30, 16 / 30], abs=1 / draws_of(backend))
+    flat = frequencies(backend, row, temperature=math.inf)
+    assert flat.tolist() == pytest.approx([0.25, 0, 0.25, 0.25, 0.25], abs=1 / draws_of(backend))
 
 
 def test_filters_and_their_order(backend):
