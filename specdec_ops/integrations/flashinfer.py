@@ -52,13 +52,22 @@ def _uniforms(
     )
 
 
-def _per_row(value: float | Tensor, rows: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    return value.to(dtype) if isinstance(value, Tensor) else torch.full((rows,), value, dtype=dtype, device=device)
+def _per_row(name: str, value: float | Tensor, rows: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    if not isinstance(value, Tensor):
+        return torch.full((rows,), value, dtype=dtype, device=device)
+    # In FlashInfer's words, which its callers may look for.
+    if value.ndim == 0:
+        raise ValueError(f"{name}: Expected a 1D tensor of shape (batch_size,) or scalar, got a 0-dimensional tensor")
+    if value.ndim > 1:
+        raise ValueError(f"{name}: Expected a 1D tensor or scalar, got a {value.ndim}D tensor")
+    if value.shape[0] != rows:
+        raise ValueError(f"{name}: Sampling parameter tensor batch size mismatch: expected {rows}, got {len(value)}")
+    return value.to(dtype)
 
 
 def _keep_top_k(probs: Tensor, top_k: int | Tensor) -> Tensor:
     rows, vocabulary = probs.shape
-    best, _ = sample_topk(probs, None, vocabulary, top_k=_per_row(top_k, rows, torch.int32, probs.device))
+    best, _ = sample_topk(probs, None, vocabulary, top_k=_per_row("top_k", top_k, rows, torch.int32, probs.device))
     last = probs.gather(1, best.clamp(min=0)).masked_fill(best < 0, math.inf).amin(1, keepdim=True)
     return probs.masked_fill(probs < last, 0)
 
@@ -94,14 +103,14 @@ def _draw(
         if top_k is not None:
             rows, top_k = _keep_top_k(rows, top_k), None
         if min_p is not None:
-            least = _per_row(min_p, batch, torch.float32, device)[:, None] * rows.amax(1, keepdim=True)
+            least = _per_row("min_p", min_p, batch, torch.float32, device)[:, None] * rows.amax(1, keepdim=True)
             rows = rows.masked_fill(rows < least, 0)
         rows = rows.log()
     token, _, status = sample(
         rows,
         _uniforms(batch, 1, SAMPLE_STREAM, device, generator, seed, offset)[:, 0].contiguous(),
-        top_k=None if top_k is None else _per_row(top_k, batch, torch.int32, device),
-        top_p=None if top_p is None else _per_row(top_p, batch, torch.float32, device),
+        top_k=None if top_k is None else _per_row("top_k", top_k, batch, torch.int32, device),
+        top_p=None if top_p is None else _per_row("top_p", top_p, batch, torch.float32, device),
     )
     return token.to(dtype), status == 0
 
@@ -227,7 +236,7 @@ def top_p_renorm_probs(probs: Tensor, top_p: float | Tensor, is_deterministic: b
     """The distributions `[B, V]` cut to their smallest sets of mass `top_p`; tokens tied with the last are kept."""
     rows, vocabulary = probs.shape
     tokens, logprobs = sample_topk(
-        probs.float().log(), None, vocabulary, top_p=_per_row(top_p, rows, torch.float32, probs.device)
+        probs.float().log(), None, vocabulary, top_p=_per_row("top_p", top_p, rows, torch.float32, probs.device)
     )
     kept = logprobs.exp().to(probs.dtype)  # 0 where a token was filtered away, and its id is -1
     return torch.zeros_like(probs).scatter_add_(1, tokens.clamp(min=0), kept)

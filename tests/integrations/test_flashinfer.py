@@ -131,6 +131,20 @@ def test_filters_do_not_hide_a_nan(name, filters):
     assert valid.tolist() == [True, False] and ((tokens >= 0) & (tokens < 8)).all()
 
 
+@pytest.mark.parametrize("name", ["top_k", "top_p", "min_p"])
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ((), r"Expected a 1D tensor of shape \(batch_size,\) or scalar, got a 0-dimensional tensor"),
+        ((2, 8), "Expected a 1D tensor or scalar, got a 2D tensor"),
+        ((3,), "Sampling parameter tensor batch size mismatch: expected 2, got 3"),
+    ],
+)
+def test_filters_that_do_not_fit(name, shape, message):
+    with pytest.raises(ValueError, match=f"{name}: {message}"):
+        getattr(flashinfer, f"{name}_sampling_from_probs")(distributions(2, 8), torch.ones(shape))
+
+
 def test_an_unknown_order_of_the_filters():
     with pytest.raises(ValueError, match="filter_apply_order: expected top_k_first or joint, got sideways"):
         flashinfer.top_k_top_p_sampling_from_logits(torch.zeros(1, 4), 1, 1.0, filter_apply_order="sideways")
