@@ -40,8 +40,7 @@ Outputs verify(const char* name, const VerifyTensors& in, const OptionalTensor& 
   tiling.threshold = static_cast<float>(posterior.threshold);
   tiling.alpha = static_cast<float>(posterior.alpha);
   ascendc::set_layout(&tiling.rows, 3, cores().vector);
-  tiling.ahead = ascendc::rows_ahead(tiling.rows, rule, in.draft_logits.has_value());
-  tiling.searches = rule == ascendc::kTraversal ? tiling.ahead : tiling.ahead / ascendc::kRowsOfSearch;
+  ascendc::set_ahead(&tiling, in.draft_logits.has_value());
   const at::Tensor workspace = workspace_of(tiling.rows, target);
   const OptionalTensor draft = in.draft_logits, draft_temperature = in.draft_temperature;
   const auto [temperature, top_k, top_p, min_p] = in.sampling;

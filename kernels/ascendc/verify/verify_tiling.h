@@ -21,13 +21,18 @@ struct VerifyTiling {
 constexpr uint64_t kRoundBytes = 12 * 1024 * 1024;
 constexpr uint32_t kRowsOfSearch = 8;  // that can be read in the time that one is searched for a threshold
 
-// `rows` is laid out.
-inline uint32_t rows_ahead(const RowsTiling& rows, VerifyRule rule, bool has_draft) {
-  if (rule == kTraversal) return rows.nodes;  // it needs all
+// The rest of `t` is filled in, its rows are laid out.
+inline void set_ahead(VerifyTiling* t, bool has_draft) {
+  const RowsTiling& rows = t->rows;
+  if (t->rule == kTraversal) {  // it needs all
+    t->ahead = t->searches = rows.nodes;
+    return;
+  }
   const auto bytes = [&](uint32_t type) { return uint64_t{rows.vocab} * (type == kFloat32 ? 4 : 2); };
   const uint64_t row = bytes(rows.target_type) + (has_draft ? bytes(rows.draft_type) : 0);
   const uint64_t requests = rows.batch < rows.cores ? rows.batch : rows.cores;
-  return static_cast<uint32_t>((kRoundBytes + requests * row - 1) / (requests * row));
+  t->ahead = static_cast<uint32_t>((kRoundBytes + requests * row - 1) / (requests * row));
+  t->searches = t->ahead / kRowsOfSearch;
 }
 
 // As the operators have them. parents and path are nullptr for a chain; what is optional may be.
