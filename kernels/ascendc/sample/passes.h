@@ -29,11 +29,13 @@ struct Pass {
   uint32_t slot;  // where the records go
   int32_t row;
   uint32_t of_draft;
-  float scale, max, cut;
+  float scale, max, cut;                // those that follow are of heavy passes only
   float draft_scale, draft_max, ratio;  // kExcess
   float pivots[kPivots];                // kMeasure
   uint32_t unused[2];
 };
+
+constexpr uint32_t kLightWords = 7;
 
 union PassWords {
   Pass pass;
@@ -54,8 +56,7 @@ class Passes {
     workspace_ = workspace;
     const uint64_t slots = uint64_t{t_.cores} * t_.slots;
     records_gm_.SetGlobalBuffer((__gm__ float*)(workspace + t_.records_at), slots * t_.chunks * kRecord);
-    counts_gm_.SetGlobalBuffer((__gm__ uint32_t*)workspace, t_.cores * kRecord);
-    passes_gm_.SetGlobalBuffer((__gm__ uint32_t*)(workspace + t_.passes_at), t_.cores * kMaxPasses * kPassWords);
+    passes_gm_.SetGlobalBuffer((__gm__ uint32_t*)workspace, t_.cores * kPassLines * kPassWords);
   }
 
   // What lives for one step only, after all that lives longer; with the records of `rows` rows.
@@ -73,8 +74,8 @@ class Passes {
     one_ = ub_.Alloc<float>(AlignUp(rows, BlockOf<float>()));
     records_ = ub_.Alloc<float>(rows * AlignUp(t_.chunks, 8) * kRecord);
     counts_ = ub_.Alloc<uint32_t>(t_.cores * kRecord);
-    asked_ = ub_.Alloc<uint32_t>(kMaxPasses * kPassWords);
-    pass_ = ub_.Alloc<uint32_t>(kPassWords);
+    asked_ = ub_.Alloc<uint32_t>(kPassLines * kPassWords);
+    AscendC::Duplicate(asked_, 0u, static_cast<int32_t>(kPassLines * kPassWords));
   }
 
  protected:
@@ -87,33 +88,36 @@ class Passes {
   __aicore__ inline bool Ask(const Pass& pass) {
     if (Room() == 0) return false;
     const List list = pass.kind == kScan || pass.kind == kSum ? kLight : kHeavy;
-    const uint32_t at = Place(list, num_asked_[list]++) * kPassWords;
+    ++num_asked_[list];
+    const uint32_t at = (list == kLight ? kMaxPasses + num_asked_[list] : Place(list, num_asked_[list])) * kPassWords;
     PassWords w;
     w.pass = pass;
-    for (uint32_t i = 0; i < kPassWords; ++i) asked_.SetValue(at + i, w.words[i]);
+    for (uint32_t i = 0; i < WordsOf(list); ++i) asked_.SetValue(at + i, w.words[i]);
     return true;
   }
 
   // Makes the passes that all cores have asked for. False if there were none.
   __aicore__ inline bool MakePasses() {
-    for (uint32_t i = 0; i < kRecord; ++i) counts_.SetValue(i, num_asked_[i % kLists]);
-    Order<AscendC::HardEvent::S_MTE3>();
-    Store(counts_gm_[core_ * kRecord], counts_, kRecord);
-    for (uint32_t list = 0; list < kLists; ++list) {
-      if (num_asked_[list] == 0) continue;
-      const uint32_t first = list == kLight ? 0 : Place(kHeavy, num_asked_[kHeavy] - 1);
-      Store(passes_gm_[(core_ * kMaxPasses + first) * kPassWords], asked_[first * kPassWords],
-            num_asked_[list] * kPassWords);
-      num_asked_[list] = 0;
+    const uint32_t owners = t_.batch < t_.cores ? t_.batch : t_.cores;
+    if (core_ < owners) {
+      const uint32_t light = num_asked_[kLight], heavy = num_asked_[kHeavy], first = Place(kHeavy, heavy);
+      asked_.SetValue(kMaxPasses * kPassWords, light | heavy << 16);
+      Order<AscendC::HardEvent::S_MTE3>();
+      Store(passes_gm_[(core_ * kPassLines + first) * kPassWords], asked_[first * kPassWords],
+            (heavy + 1 + light) * kPassWords);
+      num_asked_[kLight] = num_asked_[kHeavy] = 0;
     }
     AscendC::SyncAll();
-    Load(counts_, counts_gm_, t_.cores * kRecord);
+    const AscendC::DataCopyExtParams counts{static_cast<uint16_t>(owners), kBlockBytes,
+                                            kPassLines * kPassWords * 4 - kBlockBytes, 0, 0};
+    AscendC::DataCopyPad(counts_, passes_gm_[kMaxPasses * kPassWords], counts,
+                         AscendC::DataCopyPadExtParams<uint32_t>{false, 0, 0, 0});
     Order<AscendC::HardEvent::MTE2_S>();
-    for (uint32_t list = 0; list < kLists; ++list) {
-      passes_[list] = 0;
-      for (uint32_t i = 0; i < t_.cores; ++i) passes_[list] += counts_.GetValue(i * kRecord + list);
-    }
-    if (passes_[kLight] + passes_[kHeavy] == 0) return false;
+    uint32_t both = 0;
+    for (uint32_t owner = 0; owner < owners; ++owner) both += counts_.GetValue(owner * kRecord);
+    if (both == 0) return false;
+    passes_[kLight] = CountOf(both, kLight);
+    passes_[kHeavy] = CountOf(both, kHeavy);
     Share();
     AscendC::SyncAll();
     return true;
@@ -361,22 +365,50 @@ class Passes {
     }
   }
 
-  // Where a core keeps a list's `i`th pass: one from the front, the other from the back.
-  __aicore__ inline uint32_t Place(List list, uint32_t i) const { return list == kLight ? i : kMaxPasses - 1 - i; }
+  // --- A core's lines: its heavy passes, in the middle how many it asks for, then the light ones
+
+  // Where `count` passes begin.
+  __aicore__ inline uint32_t Place(List list, uint32_t count) const {
+    return list == kLight ? kMaxPasses + 1 : kMaxPasses - count;
+  }
+  __aicore__ inline uint32_t CountOf(uint32_t both, List list) const {
+    return list == kLight ? both & 0xFFFF : both >> 16;
+  }
+  __aicore__ inline uint32_t WordsOf(List list) const { return list == kLight ? kLightWords : kPassWords; }
 
   // --- This core's share of all chunks of all passes, piece by piece
 
   // The last cores come first where passes are heavy: what is left over is to meet those with less to do.
   __aicore__ inline void StartList(List list) {
-    const uint64_t units = passes_[list] * t_.chunks, share = (units + t_.cores - 1) / t_.cores;
+    const uint64_t units = uint64_t{passes_[list]} * t_.chunks, share = (units + t_.cores - 1) / t_.cores;
     begin_ = next_ = (list == kLight ? core_ : t_.cores - 1 - core_) * share;
     end_ = next_ + share < units ? next_ + share : units;
-    owner_ = 0;
-    before_ = 0;
     list_ = list;
   }
 
+  // The passes of the share come to asked_, after `loaded` others.
+  __aicore__ inline uint32_t LoadPasses(List list, uint32_t loaded) {
+    StartList(list);
+    uint32_t pass = static_cast<uint32_t>(begin_ / t_.chunks), before = 0;
+    const uint32_t end = static_cast<uint32_t>((end_ + t_.chunks - 1) / t_.chunks);
+    for (uint32_t owner = 0; pass < end; ++owner) {
+      const uint32_t count = CountOf(counts_.GetValue(owner * kRecord), list);
+      if (pass < before + count) {
+        const uint32_t some = (end < before + count ? end : before + count) - pass;
+        Load(asked_[loaded * kPassWords],
+             passes_gm_[(owner * kPassLines + Place(list, count) + pass - before) * kPassWords], some * kPassWords);
+        loaded += some;
+        pass += some;
+      }
+      before += count;
+    }
+    return loaded;
+  }
+
   __aicore__ inline void Share() {
+    LoadPasses(kHeavy, LoadPasses(kLight, 0));
+    Order<AscendC::HardEvent::MTE2_S>();
+    pass_at_ = 0;
     StartList(kLight);
     for (uint32_t i = 0; i < kBuffers; ++i) {
       AscendC::SetFlag<AscendC::HardEvent::V_MTE2>(Event(i));
@@ -399,16 +431,10 @@ class Passes {
   __aicore__ inline bool Fetch(Piece* piece, uint32_t buffer) {
     if (next_ >= end_ && list_ == kLight) StartList(kHeavy);
     if (next_ >= end_) return false;
-    const uint64_t index = next_ / t_.chunks;
-    while (index >= before_ + counts_.GetValue(owner_ * kRecord + list_))
-      before_ += counts_.GetValue(owner_++ * kRecord + list_);
     piece->first = static_cast<uint32_t>(next_ % t_.chunks);
     if (piece->first == 0 || next_ == begin_) {
-      const uint64_t at = owner_ * kMaxPasses + Place(list_, static_cast<uint32_t>(index - before_));
-      Load(pass_, passes_gm_[at * kPassWords], kPassWords);
-      Order<AscendC::HardEvent::MTE2_S>();
-      for (uint32_t i = 0; i < kPassWords; ++i) words_.words[i] = pass_.GetValue(i);
-      Order<AscendC::HardEvent::S_MTE2>();
+      for (uint32_t i = 0; i < WordsOf(list_); ++i) words_.words[i] = asked_.GetValue(pass_at_ * kPassWords + i);
+      ++pass_at_;
     }
     const Pass& pass = words_.pass;
     piece->pass = pass;
@@ -465,14 +491,15 @@ class Passes {
 
   GM_ADDR target_;
   GM_ADDR draft_;
-  AscendC::GlobalTensor<uint32_t> counts_gm_, passes_gm_;
+  AscendC::GlobalTensor<uint32_t> passes_gm_;
   AscendC::LocalTensor<float> raw_[kBuffers], raw_draft_[kBuffers], record_[kBuffers];
-  AscendC::LocalTensor<uint32_t> counts_, asked_, pass_;
+  AscendC::LocalTensor<uint32_t> counts_;
+  AscendC::LocalTensor<uint32_t> asked_;              // this core's lines; while passes are made, those of its share
   uint32_t num_asked_[kLists] = {}, passes_[kLists];  // of this core, of all
   // This core's share of a list: the chunks from begin_ to end_, counted over all passes. next_ is of the pass in
-  // words_, which the owner asked for; before_ counts those of the cores before it.
-  uint64_t begin_, next_, end_, before_;
-  uint32_t owner_;
+  // words_; the one after it is at pass_at_.
+  uint64_t begin_, next_, end_;
+  uint32_t pass_at_;
   List list_;
   PassWords words_;
 };

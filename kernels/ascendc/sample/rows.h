@@ -83,11 +83,6 @@ class Rows : public Passes {
 
     table_.SetGlobalBuffer((__gm__ int32_t*)(workspace + t_.table_at + core_ * t_.table_bytes), t_.table_bytes / 4);
     removed_ = table_[uint64_t{t_.nodes} * kNodeWords];
-    GM_ADDR results = workspace + t_.results_at + core_ * t_.result_bytes;
-    result_.SetGlobalBuffer((__gm__ int32_t*)results, kLine / 4);
-    tokens_out_.SetGlobalBuffer((__gm__ int64_t*)(results + kLine), t_.width);
-    logprobs_out_.SetGlobalBuffer((__gm__ float*)(results + t_.logprobs_at), t_.width);
-    path_out_.SetGlobalBuffer((__gm__ int32_t*)(results + t_.path_at), t_.width);
 
     stats_ = kFloatLanes;
     while (stats_ < t_.chunks) stats_ *= 8;
@@ -352,41 +347,42 @@ class Rows : public Passes {
   // Steps `op` through all requests, one a core at a time. Op has
   //   void Begin(uint32_t request),
   //   bool Step(): whether it is done; if not it has asked for passes,
-  //   void Write(uint32_t first, uint32_t count): the results of these requests, by Rows::Write.
+  //   void Write(): the results, by Rows::Write.
   template <class Op>
   __aicore__ inline void Run(Op* op) {
-    for (uint32_t first = 0; first < t_.batch; first += t_.cores) {
-      const uint32_t count = t_.batch - first < t_.cores ? t_.batch - first : t_.cores;
-      bool working = core_ < count;
-      if (working) op->Begin(first + core_);
-      do {
-        ++round_;
-        if (working && op->Step()) {
-          result_.SetValue(0, num_emitted_ > 0 ? static_cast<int32_t>(num_emitted_) - 1 : 0);
-          result_.SetValue(1, status_);
-          AscendC::DataCacheCleanAndInvalid<int32_t, AscendC::CacheLine::ENTIRE_DATA_CACHE,
-                                            AscendC::DcciDst::CACHELINE_OUT>(result_);
-          working = false;
+    uint32_t request = core_;
+    bool begun = false;
+    do {
+      ++round_;
+      for (; request < t_.batch; request += t_.cores, begun = false) {
+        if (!begun) {
+          PlaceResults(request);
+          op->Begin(request);
+          begun = true;
         }
-      } while (MakePasses());
-      op->Write(first, count);
-      if (t_.batch - first > t_.cores) AscendC::SyncAll();  // before the results are overwritten
-    }
+        if (!op->Step()) break;
+        result_.SetValue(0, num_emitted_ > 0 ? static_cast<int32_t>(num_emitted_) - 1 : 0);
+        result_.SetValue(1, status_);
+        AscendC::DataCacheCleanAndInvalid<int32_t, AscendC::CacheLine::ENTIRE_DATA_CACHE,
+                                          AscendC::DcciDst::CACHELINE_OUT>(result_);
+      }
+    } while (MakePasses());
+    Fence();  // the results pass through the place of all that lives for one step
+    op->Write();
   }
 
   // One column of the results to `out [batch, words]`, at byte `at` of them. Each column has one core as its writer,
   // since two must not write one line.
-  __aicore__ inline void Write(uint32_t column, GM_ADDR out, uint64_t at, uint32_t words, uint32_t first,
-                               uint32_t count) {
+  __aicore__ inline void Write(uint32_t column, GM_ADDR out, uint64_t at, uint32_t words) {
     if (out == nullptr || core_ != column % t_.cores) return;
     const uint32_t bytes = words * 4, padded = AlignUp(bytes, kBlockBytes);
     const uint32_t fit = kMaxWidth * 8 / padded;
     AscendC::LocalTensor<int32_t> buffer(AscendC::TPosition::VECCALC, scratch_at_, kMaxWidth * 2);
-    for (uint32_t i = 0; i < count; i += fit) {
-      const uint32_t rows = count - i < fit ? count - i : fit;
+    for (uint32_t i = 0; i < t_.batch; i += fit) {
+      const uint32_t rows = t_.batch - i < fit ? t_.batch - i : fit;
       AscendC::GlobalTensor<int32_t> from, to;
       from.SetGlobalBuffer((__gm__ int32_t*)(workspace_ + t_.results_at + i * t_.result_bytes + at));
-      to.SetGlobalBuffer((__gm__ int32_t*)out + (uint64_t{first} + i) * words, uint64_t{rows} * words);
+      to.SetGlobalBuffer((__gm__ int32_t*)out + uint64_t{i} * words, uint64_t{rows} * words);
       const uint16_t blocks = static_cast<uint16_t>(rows);
       const AscendC::DataCopyExtParams in{blocks, bytes, static_cast<uint32_t>(t_.result_bytes) - bytes, 0, 0};
       AscendC::DataCopyPad(buffer, from, in, AscendC::DataCopyPadExtParams<int32_t>{false, 0, 0, 0});
@@ -395,18 +391,10 @@ class Rows : public Passes {
       Order<AscendC::HardEvent::MTE3_MTE2>();
     }
   }
-  __aicore__ inline void WriteTokens(uint32_t column, GM_ADDR out, uint32_t first, uint32_t count) {
-    Write(column, out, kLine, 2 * t_.width, first, count);
-  }
-  __aicore__ inline void WriteLogprobs(uint32_t column, GM_ADDR out, uint32_t first, uint32_t count) {
-    Write(column, out, t_.logprobs_at, t_.width, first, count);
-  }
-  __aicore__ inline void WriteNumAccepted(uint32_t column, GM_ADDR out, uint32_t first, uint32_t count) {
-    Write(column, out, 0, 1, first, count);
-  }
-  __aicore__ inline void WriteStatus(uint32_t column, GM_ADDR out, uint32_t first, uint32_t count) {
-    Write(column, out, 4, 1, first, count);
-  }
+  __aicore__ inline void WriteTokens(uint32_t column, GM_ADDR out) { Write(column, out, kLine, 2 * t_.width); }
+  __aicore__ inline void WriteLogprobs(uint32_t column, GM_ADDR out) { Write(column, out, t_.logprobs_at, t_.width); }
+  __aicore__ inline void WriteNumAccepted(uint32_t column, GM_ADDR out) { Write(column, out, 0, 1); }
+  __aicore__ inline void WriteStatus(uint32_t column, GM_ADDR out) { Write(column, out, 4, 1); }
 
   AscendC::GlobalTensor<int32_t> table_;  // kNodeWords a node, the first 2 * kStateWords its rows; this core's alone
   AscendC::GlobalTensor<int32_t> path_out_;
@@ -419,6 +407,13 @@ class Rows : public Passes {
   static constexpr float kSmallest = 1.175494351e-38f;
   static constexpr float kLeastMass = 1e-33f;  // of a chunk: above 4096 * kSmallest, and nothing next to kLeastSum
 
+  __aicore__ inline void PlaceResults(uint32_t request) {
+    GM_ADDR results = workspace_ + t_.results_at + request * t_.result_bytes;
+    result_.SetGlobalBuffer((__gm__ int32_t*)results, kLine / 4);
+    tokens_out_.SetGlobalBuffer((__gm__ int64_t*)(results + kLine), t_.width);
+    logprobs_out_.SetGlobalBuffer((__gm__ float*)(results + t_.logprobs_at), t_.width);
+    path_out_.SetGlobalBuffer((__gm__ int32_t*)(results + t_.path_at), t_.width);
+  }
   __aicore__ inline int32_t Stats(uint32_t rows = 1) const { return static_cast<int32_t>(rows * stats_); }
   __aicore__ inline uint64_t StateAt(uint32_t node, uint32_t of_draft) const {
     return uint64_t{node} * kNodeWords + of_draft * kStateWords;

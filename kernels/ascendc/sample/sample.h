@@ -47,10 +47,10 @@ class Sample : public Rows {
     return true;
   }
 
-  __aicore__ inline void Write(uint32_t first, uint32_t count) {
-    WriteTokens(0, tokens_, first, count);
-    WriteLogprobs(1, logprobs_, first, count);
-    WriteStatus(2, status_out_, first, count);
+  __aicore__ inline void Write() {
+    WriteTokens(0, tokens_);
+    WriteLogprobs(1, logprobs_);
+    WriteStatus(2, status_out_);
   }
 
  private:

@@ -11,18 +11,19 @@ constexpr uint32_t kLine = 64;  // bytes that no two cores may write scalars to
 constexpr uint32_t kMaxChunks = 512;
 constexpr uint32_t kMaxVocab = kMaxChunks * 4096;
 constexpr uint32_t kMaxWidth = 8192;
-constexpr uint32_t kRecord = 8;      // floats that a pass leaves of a chunk: a whole 32-byte block
-constexpr uint32_t kPassWords = 16;  // of a request for a pass: a whole line
-constexpr uint32_t kMaxPasses = 64;  // that a core may ask for in a round
-constexpr uint32_t kNodeWords = 48;  // what a core remembers of a node
+constexpr uint32_t kRecord = 8;                      // floats that a pass leaves of a chunk: a whole 32-byte block
+constexpr uint32_t kPassWords = 16;                  // of a request for a pass: a whole line
+constexpr uint32_t kMaxPasses = 64;                  // that a core may ask for in a round
+constexpr uint32_t kPassLines = 2 * kMaxPasses + 1;  // for those of two kinds, and how many there are
+constexpr uint32_t kNodeWords = 48;                  // what a core remembers of a node
 
-// A core looks after one request at a time, so that the workspace grows with the cores and not with the batch.
+// A core looks after one request at a time, so that only the results grow with the batch.
 struct RowsTiling {
   int64_t target_stride, draft_stride;  // elements from row to row
-  // Byte offsets in the workspace. Every core has a part of each.
-  uint64_t passes_at, table_at, results_at, records_at, workspace;
-  uint64_t table_bytes, result_bytes;                                    // of a core
-  uint64_t logprobs_at, path_at;                                         // in a core's results, after the tokens
+  // Byte offsets in the workspace, after the passes. Every core has a part of each, every request one of the results.
+  uint64_t table_at, results_at, records_at, workspace;
+  uint64_t table_bytes, result_bytes;                                    // of a core, of a request
+  uint64_t logprobs_at, path_at;                                         // in a request's results, after the tokens
   uint32_t target_type, draft_type, vocab, chunk, chunks, slots, cores;  // slots: rows of records of a core
   uint32_t batch, nodes, width;                                          // requests, nodes of one, tokens it may emit
   uint32_t entropy;                                                      // whether scans collect what an entropy needs
@@ -42,10 +43,9 @@ inline void set_layout(RowsTiling* t, uint32_t slots_per_node, uint32_t vector_c
   t->logprobs_at = kLine + round_up(uint64_t{t->width} * 8, kLine);
   t->path_at = t->logprobs_at + round_up(uint64_t{t->width} * 4, kLine);
   t->result_bytes = t->path_at + round_up(uint64_t{t->width} * 4, kLine);
-  t->passes_at = round_up(uint64_t{t->cores} * kRecord * 4, kLine);
-  t->table_at = t->passes_at + uint64_t{t->cores} * kMaxPasses * kPassWords * 4;
+  t->table_at = uint64_t{t->cores} * kPassLines * kPassWords * 4;
   t->results_at = t->table_at + t->cores * t->table_bytes;
-  t->records_at = t->results_at + t->cores * t->result_bytes;
+  t->records_at = t->results_at + t->batch * t->result_bytes;
   t->workspace = t->records_at + uint64_t{t->cores} * t->slots * t->chunks * kRecord * 4;
 }
 

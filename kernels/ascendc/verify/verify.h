@@ -50,6 +50,9 @@ class Verify : public Rows {
     first_ = fits ? begin : 0;
     const int64_t size = fits ? end - begin : 0;
     num_nodes_ = static_cast<int32_t>(size < t_.nodes ? size : t_.nodes);
+    constexpr int32_t kTokensOfLine = kLine / sizeof(int64_t);
+    for (int32_t node = 0; node < num_nodes_; node += kTokensOfLine) Preload(tokens_[first_ + node]);
+    if (num_nodes_ > 0) Preload(tokens_[first_ + num_nodes_ - 1]);
     flags_ = fits ? 0 : kMalformedTree;
     ForgetRows(static_cast<uint32_t>(num_nodes_));
     Link();
@@ -70,12 +73,12 @@ class Verify : public Rows {
     return false;
   }
 
-  __aicore__ inline void Write(uint32_t first, uint32_t count) {
-    WriteTokens(0, out_tokens_, first, count);
-    WriteLogprobs(1, logprobs_, first, count);
-    WriteNumAccepted(2, num_accepted_, first, count);
-    WriteStatus(3, status_out_, first, count);
-    Rows::Write(4, path_, t_.path_at, t_.width, first, count);
+  __aicore__ inline void Write() {
+    WriteTokens(0, out_tokens_);
+    WriteLogprobs(1, logprobs_);
+    WriteNumAccepted(2, num_accepted_);
+    WriteStatus(3, status_out_);
+    Rows::Write(4, path_, t_.path_at, t_.width);
   }
 
  private:
