@@ -234,6 +234,7 @@ class Rows : public Passes {
     ScanChunks(record, r->scale);
     Fence();
     Store(records_gm_[uint64_t{r->slot} * t_.chunks * kRecord], records_, t_.chunks * kRecord);
+    read_ = r->slot;
     Fence();
     PickScans(1);
     Combine(r->scale);
@@ -247,9 +248,11 @@ class Rows : public Passes {
   // -1 if there is none.
   __aicore__ inline int64_t Draw(const Row& r, float u) {
     ReadRecords(r.slot);
-    Combine(r.scale);
+    AscendC::Adds(exponents_, maxima_, -Finite(r.max), Stats());
+    AscendC::PipeBarrier<PIPE_V>();
+    WeighStats(r.scale, 1);
     float before = 0.0f;
-    const int32_t chunk = PickChunk(u * r.total, &before);
+    const int32_t chunk = PickChunk(masses_, u * r.total, &before);
     if (chunk < 0) return -1;
     ReadKept(r, static_cast<uint32_t>(chunk));
     Weigh(x_, x_, r.max, r.scale);
@@ -297,16 +300,13 @@ class Rows : public Passes {
   }
   __aicore__ inline float TotalExcess(uint32_t slot) {
     ReadRecords(slot);
-    AscendC::Duplicate(masses_, 0.0f, Stats());
-    AscendC::PipeBarrier<PIPE_V>();
-    Pick(masses_, kSumLane);
-    Reduce<Reduction::kSum>(one_, masses_, scratch_, stats_);
+    Reduce<Reduction::kSum>(one_, sums_, scratch_, stats_);
     return ToScalar(one_, 0);
   }
   __aicore__ inline int64_t DrawExcess(const Pass& pass, float u) {
     const float target = u * TotalExcess(pass.slot);
     float before = 0.0f;
-    const int32_t chunk = PickChunk(target, &before);
+    const int32_t chunk = PickChunk(sums_, target, &before);
     if (chunk < 0) return -1;
     ReadExcess(pass, static_cast<uint32_t>(chunk));
     return IdOf(chunk, PickInside(target - before));
@@ -354,6 +354,7 @@ class Rows : public Passes {
     bool begun = false;
     do {
       ++round_;
+      read_ = kNoSlot;
       for (; request < t_.batch; request += t_.cores, begun = false) {
         if (!begun) {
           PlaceResults(request);
@@ -404,6 +405,7 @@ class Rows : public Passes {
 
  private:
   static constexpr int32_t kNotAsked = -1;
+  static constexpr uint32_t kNoSlot = ~0u;
   static constexpr float kSmallest = 1.175494351e-38f;
   static constexpr float kLeastMass = 1e-33f;  // of a chunk: above 4096 * kSmallest, and nothing next to kLeastSum
 
@@ -464,9 +466,11 @@ class Rows : public Passes {
     Pick(maxima_, kMaxLane, rows);
     Pick(sums_, kSumLane, rows);
   }
-  // Of `rows` slots from this one on.
+  // Of `rows` slots from this one on, where they are not at hand.
   __aicore__ inline void ReadRecords(uint32_t slot, uint32_t rows = 1) {
     Fence();
+    if (slot == read_ && rows == 1) return;
+    read_ = slot;
     Load(records_, records_gm_[uint64_t{slot} * t_.chunks * kRecord], rows * t_.chunks * kRecord);
     Fence();
     PickScans(rows);
@@ -481,14 +485,18 @@ class Rows : public Passes {
       AscendC::Adds(exponents_[row * stats_], maxima_[row * stats_], -Finite(one_.GetValue(row)), Stats());
     Order<AscendC::HardEvent::S_V>();
     AscendC::PipeBarrier<PIPE_V>();
+    WeighStats(scale, rows);
+    Reduce<Reduction::kSum>(totals_, masses_, scratch_, stats_, rows);
+    Order<AscendC::HardEvent::V_S>();
+  }
+  // By how far below the row's the largest logits are, in exponents_.
+  __aicore__ inline void WeighStats(float scale, uint32_t rows) {
     AscendC::Muls(exponents_, exponents_, scale, Stats(rows));
     AscendC::PipeBarrier<PIPE_V>();
     AscendC::Exp(masses_, exponents_, Stats(rows));
     AscendC::PipeBarrier<PIPE_V>();
     AscendC::Mul(masses_, masses_, sums_, Stats(rows));
     AscendC::PipeBarrier<PIPE_V>();
-    Reduce<Reduction::kSum>(totals_, masses_, scratch_, stats_, rows);
-    Order<AscendC::HardEvent::V_S>();
   }
 
   // --- The passes of a row, one after the other
@@ -604,14 +612,14 @@ class Rows : public Passes {
     Fence();
   }
 
-  // By masses_; `before` is what lies before the chunk. -1 if there is no mass. A chunk with less than kLeastMass is
-  // left out: all its weights may be flushed to 0.
-  __aicore__ inline int32_t PickChunk(float target, float* before) {
+  // By the chunks' masses; `before` is what lies before the chunk. -1 if there is no mass. A chunk with less than
+  // kLeastMass is left out: all its weights may be flushed to 0.
+  __aicore__ inline int32_t PickChunk(const AscendC::LocalTensor<float>& masses, float target, float* before) {
     Fence();
     int32_t chosen = -1;
     float cumulative = 0.0f;
     for (uint32_t chunk = 0; chunk < t_.chunks; ++chunk) {
-      const float mass = masses_.GetValue(chunk);
+      const float mass = masses.GetValue(chunk);
       if (!(mass > kLeastMass)) continue;
       chosen = static_cast<int32_t>(chunk);
       *before = cumulative;
@@ -670,6 +678,7 @@ class Rows : public Passes {
   bool has_temperature_, has_top_k_, has_top_p_, has_min_p_;
   uint32_t stats_;      // chunks, rounded up to what Reduce takes
   uint32_t most_rows_;  // whose records fit
+  uint32_t read_;       // the first slot whose records are in records_
   uint32_t num_removed_ = 0;
 };
 

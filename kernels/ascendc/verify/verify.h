@@ -1,8 +1,8 @@
 // Verification of drafts straight from logits, of chains and trees.
 //
 // A core walks through one request. Its rows are read as they are needed, by all cores together; a chain asks for some
-// of the rows that come next too. After every round of passes the walk starts again, and what it found before is
-// remembered by node.
+// of the rows that come next too. After every round of passes the walk goes on from the node it had come to, and what
+// it found before is remembered by node.
 #pragma once
 
 #include "kernels/ascendc/sample/rows.h"
@@ -53,7 +53,7 @@ class Verify : public Rows {
     constexpr int32_t kTokensOfLine = kLine / sizeof(int64_t);
     for (int32_t node = 0; node < num_nodes_; node += kTokensOfLine) Preload(tokens_[first_ + node]);
     if (num_nodes_ > 0) Preload(tokens_[first_ + num_nodes_ - 1]);
-    flags_ = fits ? 0 : kMalformedTree;
+    ClearResults(fits ? 0 : kMalformedTree);
     ForgetRows(static_cast<uint32_t>(num_nodes_));
     Link();
     asked_ = 0;
@@ -64,7 +64,6 @@ class Verify : public Rows {
   }
 
   __aicore__ inline bool Step() {
-    ClearResults(flags_);
     ClearRemoved();
     if (num_nodes_ == 0) return true;
     if (is_chain_) TakeAhead();
@@ -156,7 +155,7 @@ class Verify : public Rows {
   // Children in order, dead nodes left out: those whose parent does not come before them or is dead, or whose token is
   // no token.
   __aicore__ inline void Link() {
-    if (num_nodes_ > 0 && Parent(0) != -1) flags_ |= kMalformedTree;
+    if (num_nodes_ > 0 && Parent(0) != -1) status_ |= kMalformedTree;
     for (int32_t node = 0; node < num_nodes_; ++node) {
       Set(node, kFirstChild, -1);
       Set(node, kNextSibling, -1);
@@ -167,13 +166,13 @@ class Verify : public Rows {
         const int32_t parent = Parent(node);
         const int64_t token = Token(node);
         if (parent < 0 || parent >= node)
-          flags_ |= kMalformedTree;
+          status_ |= kMalformedTree;
         else if (Get(parent, kAlive) == 0)
           alive = false;
         else if (0 <= token && token < t_.vocab)
           alive = true;
         else if (token != -1)
-          flags_ |= kTokenOutOfRange;
+          status_ |= kTokenOutOfRange;
       }
       Set(node, kAlive, alive ? 1 : 0);
     }
@@ -188,12 +187,15 @@ class Verify : public Rows {
   // --- Rows
 
   __aicore__ inline bool Target(int32_t node, Row* p) {
-    if (!Ready(static_cast<uint32_t>(node), 0, static_cast<int32_t>(first_) + node, filters_, p)) {
-      PreloadChild(node, 0);
-      return false;
-    }
+    if (!AskTarget(node, p)) return false;
     status_ |= p->status;
     return true;
+  }
+  // So too for a row that the walk may never come to.
+  __aicore__ inline bool AskTarget(int32_t node, Row* p) {
+    const bool ready = Ready(static_cast<uint32_t>(node), 0, static_cast<int32_t>(first_) + node, filters_, p);
+    if (!ready) PreloadChild(node, 0);
+    return ready;
   }
 
   // What the first child of a node was drawn from; `has_q` is false where drafts were chosen deterministically.
@@ -223,11 +225,11 @@ class Verify : public Rows {
     int32_t node = static_cast<int32_t>(asked_);
     uint32_t searches = IsPlain(filters_, 0) ? 0 : v_.searches;
     for (int32_t before = 0; before < node && searches > 0; ++before) {
-      if (!Target(before, &row)) --searches;
+      if (!AskTarget(before, &row)) --searches;
     }
     if (node >= num_nodes_ || Get(node, 0) == kNew) return;
     for (uint32_t i = 0; i < v_.ahead && node >= 0 && Room() >= 2; ++i, ++asked_, node = FirstChild(node)) {
-      Target(node, &row);
+      AskTarget(node, &row);
       if (HasDraftRow(node)) Draft(node, &row, &unused);
     }
   }
@@ -359,7 +361,7 @@ class Verify : public Rows {
   // --- The rules
 
   __aicore__ inline bool Greedy() {
-    for (int32_t node = 0; node >= 0;) {
+    for (int32_t& node = top_; node >= 0;) {
       Row p;
       if (!Target(node, &p)) return false;
       Visit(node);
@@ -374,7 +376,7 @@ class Verify : public Rows {
 
   // Draws the target's own tokens and goes on while they match the drafts.
   __aicore__ inline bool Strict() {
-    for (int32_t node = 0;;) {
+    for (int32_t& node = top_;;) {
       Row p;
       if (!Target(node, &p)) return false;
       const int32_t child = FirstChild(node);
@@ -387,7 +389,7 @@ class Verify : public Rows {
   }
 
   __aicore__ inline bool TargetOnly() {
-    for (int32_t node = 0;;) {
+    for (int32_t& node = top_;;) {
       Residual r;
       if (!Start(node, false, &r)) return false;
       Visit(node);
@@ -410,7 +412,7 @@ class Verify : public Rows {
   }
 
   __aicore__ inline bool Recursive() {
-    for (int32_t node = 0;;) {
+    for (int32_t& node = top_;;) {
       Residual r;
       if (!Start(node, true, &r)) return false;
       Visit(node);
@@ -428,7 +430,6 @@ class Verify : public Rows {
     }
   }
 
-  // Goes on where it stopped: its way through the tree may be long.
   __aicore__ inline bool Traversal() {
     for (;;) {
       Residual r{};
@@ -473,7 +474,6 @@ class Verify : public Rows {
   __aicore__ inline bool StartAt(int32_t node, Residual* r) {
     ClearRemoved();
     if (!Start(node, true, r)) return false;
-    flags_ |= status_;
     float unused;
     for (int32_t child = FirstChild(node); child >= 0 && Get(child, kRejected) == kDone; child = NextSibling(child))
       Reject(node, child, 0.0f, r, &unused);
@@ -537,11 +537,9 @@ class Verify : public Rows {
   Filters filters_, draft_filters_;
   int64_t first_;  // row of the root
   int32_t num_nodes_;
-  int32_t flags_;           // of the request, whatever its rows hold
-  uint32_t asked_, taken_;  // nodes of a chain whose rows were asked for, and combined
-  // Where a traversal stands.
-  int32_t top_;
-  bool entered_, removing_;
+  uint32_t asked_, taken_;   // nodes of a chain whose rows were asked for, and combined
+  int32_t top_;              // where the walk stands
+  bool entered_, removing_;  // of a traversal
 };
 
 }  // namespace specdec::ascendc
