@@ -129,6 +129,7 @@ class Passes {
   __aicore__ inline void ReadChunk(const Pass& pass, uint32_t chunk) {
     Fence();
     LoadRaw(raw_[0], pass.of_draft, pass.row, chunk, 1);
+    Keep(pass.of_draft, pass.row, chunk);
     Fence();
     Widen(x_, raw_[0], pass.of_draft, chunk, 1);
   }
@@ -187,6 +188,7 @@ class Passes {
     Fence();
     LoadRaw(raw_[0], 0, pass.row, chunk, 1);
     LoadRaw(raw_draft_[0], 1, pass.row, chunk, 1);
+    Keep(0, pass.row, chunk);
     Fence();
     Widen(x_, raw_[0], 0, chunk, 1);
     Widen(y_, raw_draft_[0], 1, chunk, 1);
@@ -208,11 +210,11 @@ class Passes {
   __aicore__ inline float Logit(uint32_t of_draft, int32_t row, uint64_t id) const {
     switch (Type(of_draft)) {
       case kBFloat16:
-        return AscendC::ToFloat(RowOf<bfloat16_t>(of_draft, row, id, 1).GetValue(0));
+        return AscendC::ToFloat(LogitAs<bfloat16_t>(of_draft, row, id));
       case kFloat16:
-        return static_cast<float>(RowOf<half>(of_draft, row, id, 1).GetValue(0));
+        return static_cast<float>(LogitAs<half>(of_draft, row, id));
       default:
-        return RowOf<float>(of_draft, row, id, 1).GetValue(0);
+        return LogitAs<float>(of_draft, row, id);
     }
   }
 
@@ -279,6 +281,20 @@ class Passes {
         (__gm__ T*)(of_draft ? draft_ : target_) + row * (of_draft ? t_.draft_stride : t_.target_stride) + first,
         count);
     return part;
+  }
+
+  // raw_[0] holds a chunk that was read for the core that decides.
+  __aicore__ inline void Keep(uint32_t of_draft, int32_t row, uint32_t chunk) {
+    kept_of_draft_ = of_draft;
+    kept_row_ = row;
+    kept_first_ = uint64_t{chunk} * t_.chunk;
+  }
+  template <typename T>
+  __aicore__ inline T LogitAs(uint32_t of_draft, int32_t row, uint64_t id) const {
+    const bool kept =
+        of_draft == kept_of_draft_ && row == kept_row_ && kept_first_ <= id && id - kept_first_ < t_.chunk;
+    return kept ? raw_[0].ReinterpretCast<T>().GetValue(static_cast<uint32_t>(id - kept_first_))
+                : RowOf<T>(of_draft, row, id, 1).GetValue(0);
   }
 
   template <typename T>
@@ -353,16 +369,25 @@ class Passes {
     }
   }
 
-  __aicore__ inline void MeasureChunk(const AscendC::LocalTensor<float>& record, const Pass& pass) {
+  // `parts` has room for the sums of eight of every lane of the record.
+  __aicore__ inline void MeasureChunk(const AscendC::LocalTensor<float>& record, const Pass& pass,
+                                      const AscendC::LocalTensor<float>& parts) {
     const AscendC::LocalTensor<float> weights = x_[t_.chunk], ones = x_[3 * t_.chunk];
     AscendC::Duplicate(ones, 1.0f, Lanes());
     Weigh(weights, x_, pass.max, pass.scale);
-    for (uint32_t i = 0; i < kPivots; ++i) {
-      Choose(y_, x_, ones, pass.pivots[i], AscendC::CMPMODE::GE, 0.0f);
-      Reduce<Reduction::kSum>(record[kCountLane + i], y_, scratch_, t_.chunk);
-      Choose(y_, x_, weights, pass.pivots[i], AscendC::CMPMODE::GE, 0.0f);
-      Reduce<Reduction::kSum>(record[kMassLane + i], y_, scratch_, t_.chunk);
+    const uint32_t part = t_.chunk / 8;
+    for (uint32_t i = 0; i < kPivots; ++i)
+      AscendC::Compares(bits_[i * part], x_, pass.pivots[i], AscendC::CMPMODE::GE, t_.chunk);
+    AscendC::PipeBarrier<PIPE_V>();
+    for (uint32_t i = 0; i < 2 * kPivots; ++i) {
+      AscendC::Select(y_, bits_[i % kPivots * part], i < kMassLane ? ones : weights, 0.0f,
+                      AscendC::SELMODE::VSEL_TENSOR_SCALAR_MODE, t_.chunk);
+      AscendC::PipeBarrier<PIPE_V>();
+      AscendC::BlockReduceSum(parts[i * part], y_, static_cast<int32_t>(t_.chunk / kFloatLanes),
+                              static_cast<int32_t>(kFloatLanes), 1, 1, 8);
     }
+    AscendC::PipeBarrier<PIPE_V>();
+    Reduce<Reduction::kSum>(record, parts, scratch_, part, 2 * kPivots);
   }
 
   // --- A core's lines: its heavy passes, in the middle how many it asks for, then the light ones
@@ -409,6 +434,7 @@ class Passes {
     LoadPasses(kHeavy, LoadPasses(kLight, 0));
     Order<AscendC::HardEvent::MTE2_S>();
     pass_at_ = 0;
+    kept_row_ = -1;
     StartList(kLight);
     for (uint32_t i = 0; i < kBuffers; ++i) {
       AscendC::SetFlag<AscendC::HardEvent::V_MTE2>(Event(i));
@@ -474,7 +500,7 @@ class Passes {
         SumChunks(records, piece, raw_[buffer]);
         break;
       case kMeasure:
-        MeasureChunk(records, pass);
+        MeasureChunk(records, pass, raw_draft_[buffer]);
         break;
       default:
         Subtract(pass);
@@ -502,6 +528,9 @@ class Passes {
   uint32_t pass_at_;
   List list_;
   PassWords words_;
+  uint32_t kept_of_draft_;
+  int32_t kept_row_ = -1;
+  uint64_t kept_first_;
 };
 
 }  // namespace specdec::ascendc

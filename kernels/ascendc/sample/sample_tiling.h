@@ -34,7 +34,7 @@ inline uint64_t round_up(uint64_t n, uint64_t unit) { return (n + unit - 1) / un
 
 // `slots_per_node` rows of records. Chunks depend on the vocabulary alone, so that results depend on nothing else.
 inline void set_layout(RowsTiling* t, uint32_t slots_per_node, uint32_t vector_cores) {
-  t->chunk = t->vocab > 512 ? 4096 : t->vocab > 64 ? 512 : 64;
+  t->chunk = t->vocab > 512 ? 4096 : 512;
   t->chunks = (t->vocab + t->chunk - 1) / t->chunk;
   const uint64_t work = uint64_t{t->batch} * t->nodes * t->chunks;
   t->cores = static_cast<uint32_t>(work < vector_cores ? work : vector_cores);
