@@ -19,7 +19,8 @@ constexpr float kLeastSum = 1e-10f, kMostSum = 1e17f;  // of weights, where a ma
 enum PassKind : int32_t {
   kScan,     // the largest logit, the sum of weights, and of weights times exponents; max is the chunk's own
   kSum,      // the sum of weights, and the max in them: 0 where that does, else the chunk's largest logit
-  kMeasure,  // of the logits not below each pivot: how many there are, and the sum of their weights
+  kCount,    // how many logits are not below each pivot
+  kMeasure,  // that, and the sum of their weights
   kExcess,   // (in the place of the sum) the sum of max(weight - ratio * weight in the draft's row, 0)
 };
 enum RecordLane : uint32_t { kMaxLane = 0, kSumLane = 1, kMomentLane = 2, kCountLane = 0, kMassLane = kPivots };
@@ -31,7 +32,7 @@ struct Pass {
   uint32_t of_draft;
   float scale, max, cut;                // those that follow are of heavy passes only
   float draft_scale, draft_max, ratio;  // kExcess
-  float pivots[kPivots];                // kMeasure
+  float pivots[kPivots];                // kCount, kMeasure
   uint32_t unused[2];
 };
 
@@ -374,12 +375,12 @@ class Passes {
                                       const AscendC::LocalTensor<float>& parts) {
     const AscendC::LocalTensor<float> weights = x_[t_.chunk], ones = x_[3 * t_.chunk];
     AscendC::Duplicate(ones, 1.0f, Lanes());
-    Weigh(weights, x_, pass.max, pass.scale);
-    const uint32_t part = t_.chunk / 8;
+    if (pass.kind == kMeasure) Weigh(weights, x_, pass.max, pass.scale);
+    const uint32_t part = t_.chunk / 8, lanes = pass.kind == kMeasure ? 2 * kPivots : kPivots;
     for (uint32_t i = 0; i < kPivots; ++i)
       AscendC::Compares(bits_[i * part], x_, pass.pivots[i], AscendC::CMPMODE::GE, t_.chunk);
     AscendC::PipeBarrier<PIPE_V>();
-    for (uint32_t i = 0; i < 2 * kPivots; ++i) {
+    for (uint32_t i = 0; i < lanes; ++i) {
       AscendC::Select(y_, bits_[i % kPivots * part], i < kMassLane ? ones : weights, 0.0f,
                       AscendC::SELMODE::VSEL_TENSOR_SCALAR_MODE, t_.chunk);
       AscendC::PipeBarrier<PIPE_V>();
@@ -387,7 +388,7 @@ class Passes {
                               static_cast<int32_t>(kFloatLanes), 1, 1, 8);
     }
     AscendC::PipeBarrier<PIPE_V>();
-    Reduce<Reduction::kSum>(record, parts, scratch_, part, 2 * kPivots);
+    Reduce<Reduction::kSum>(record, parts, scratch_, part, lanes);
   }
 
   // --- A core's lines: its heavy passes, in the middle how many it asks for, then the light ones
@@ -477,7 +478,7 @@ class Passes {
   }
   // By what raw_ and x_ hold.
   __aicore__ inline uint32_t MostChunks(const Pass& pass) const {
-    if (pass.kind == kMeasure) return 1;
+    if (pass.kind == kCount || pass.kind == kMeasure) return 1;
     const bool wide = Type(pass.of_draft) == kFloat32 || (pass.kind == kExcess && Type(1) == kFloat32);
     return (pass.kind == kExcess || t_.entropy ? kPiece / 2 : kPiece) / (wide ? 2 : 1);
   }
@@ -499,6 +500,7 @@ class Passes {
       case kSum:
         SumChunks(records, piece, raw_[buffer]);
         break;
+      case kCount:
       case kMeasure:
         MeasureChunk(records, pass, raw_draft_[buffer]);
         break;

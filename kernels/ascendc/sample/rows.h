@@ -406,6 +406,7 @@ class Rows : public Passes {
  private:
   static constexpr int32_t kNotAsked = -1;
   static constexpr uint32_t kNoSlot = ~0u;
+  static constexpr float kNotWeighed = -1.0f;  // what top-k keeps, until the first pass for top-p has
   static constexpr float kSmallest = 1.175494351e-38f;
   static constexpr float kLeastMass = 1e-33f;  // of a chunk: above 4096 * kSmallest, and nothing next to kLeastSum
 
@@ -441,7 +442,7 @@ class Rows : public Passes {
     Pass pass = PassOver(r);
     if (weights_alone && !t_.maxima) pass.kind = kSum;
     if (s.stage == kSearchingTopK || s.stage == kSearchingTopP) {
-      pass.kind = kMeasure;
+      pass.kind = s.stage == kSearchingTopK ? kCount : kMeasure;
       for (uint32_t i = 0; i < kPivots; ++i) pass.pivots[i] = s.pivots[i];
     }
     return pass;
@@ -536,7 +537,10 @@ class Rows : public Passes {
     }
     if (s.stage < kSearchingTopP && filters.top_p < 1.0f) {
       s.stage = kSearchingTopP;
-      return StartSearch(s, filters.top_p * s.mass_low, filters.temperature);
+      const bool weighed = s.mass_low >= 0.0f;
+      StartSearch(s, weighed ? filters.top_p * s.mass_low : filters.top_p, filters.temperature);
+      if (!weighed) s.pivots[kPivots - 1] = FloatOf(s.low);
+      return;
     }
     if (s.low > (KeyOf(kLowest) & -Grain())) s.cut = FloatOf(s.low);
     if (filters.min_p > 0.0f) {
@@ -571,17 +575,24 @@ class Rows : public Passes {
   }
   __aicore__ inline void Narrow(RowState& s, uint32_t slot) {
     ReadRecords(slot);
-    for (uint32_t lane = 0; lane < 2 * kPivots; ++lane) {
-      AscendC::Duplicate(masses_, 0.0f, Stats());
+    const bool weighed = s.stage == kSearchingTopP;
+    const uint32_t lanes = weighed ? 2 * kPivots : kPivots, together = lanes < most_rows_ ? lanes : most_rows_;
+    for (uint32_t lane = 0; lane < lanes; lane += together) {
+      AscendC::Duplicate(masses_, 0.0f, Stats(together));
       AscendC::PipeBarrier<PIPE_V>();
-      Pick(masses_, lane);
-      Reduce<Reduction::kSum>(one_[lane], masses_, scratch_, stats_);
+      for (uint32_t i = 0; i < together; ++i) Pick(masses_[i * stats_], lane + i);
+      Reduce<Reduction::kSum>(one_[lane], masses_, scratch_, stats_, together);
     }
     Fence();
+    if (weighed && s.mass_low < 0.0f) {
+      s.mass_low = one_.GetValue(kMassLane + kPivots - 1);
+      s.target *= s.mass_low;
+    }
     for (uint32_t i = 0; i < kPivots; ++i) {
       const int32_t key = static_cast<int32_t>(KeyOf(s.pivots[i]));
-      const float count = one_.GetValue(kCountLane + i), mass = one_.GetValue(kMassLane + i);
-      if ((s.stage == kSearchingTopK ? count : mass) >= s.target) {
+      const float count = one_.GetValue(kCountLane + i);
+      const float mass = weighed ? one_.GetValue(kMassLane + i) : kNotWeighed;
+      if ((weighed ? mass : count) >= s.target) {
         if (key <= s.low) continue;
         s.low = key;
         s.count_low = count;
