@@ -97,12 +97,16 @@ class Passes {
     return true;
   }
 
-  // Makes the passes that all cores have asked for. False if there were none.
+  // Lets this core work on after a round in which it needs no pass.
+  __aicore__ inline void AskForRound() { waits_ = 1; }
+
+  // Makes the passes that all cores have asked for. False if none has asked for anything.
   __aicore__ inline bool MakePasses() {
     const uint32_t owners = t_.batch < t_.cores ? t_.batch : t_.cores;
     if (core_ < owners) {
       const uint32_t light = num_asked_[kLight], heavy = num_asked_[kHeavy], first = Place(kHeavy, heavy);
-      asked_.SetValue(kMaxPasses * kPassWords, light | heavy << 16);
+      asked_.SetValue(kMaxPasses * kPassWords, light | heavy << kCountBits | waits_ << 2 * kCountBits);
+      waits_ = 0;
       Order<AscendC::HardEvent::S_MTE3>();
       Store(passes_gm_[(core_ * kPassLines + first) * kPassWords], asked_[first * kPassWords],
             (heavy + 1 + light) * kPassWords);
@@ -256,7 +260,8 @@ class Passes {
 
  private:
   static constexpr uint32_t kBuffers = 2;
-  static constexpr uint32_t kPiece = 4;  // chunks of two bytes an element that are worked on together
+  static constexpr uint32_t kCountBits = 13;  // of the passes that all cores ask for
+  static constexpr uint32_t kPiece = 4;       // chunks of two bytes an element that are worked on together
 
   // Passes are shared out by chunks, and apart from those that take much longer over one.
   enum List : uint32_t { kLight, kHeavy, kLists };
@@ -398,7 +403,7 @@ class Passes {
     return list == kLight ? kMaxPasses + 1 : kMaxPasses - count;
   }
   __aicore__ inline uint32_t CountOf(uint32_t both, List list) const {
-    return list == kLight ? both & 0xFFFF : both >> 16;
+    return both >> (list == kLight ? 0 : kCountBits) & ((1u << kCountBits) - 1);
   }
   __aicore__ inline uint32_t WordsOf(List list) const { return list == kLight ? kLightWords : kPassWords; }
 
@@ -524,6 +529,7 @@ class Passes {
   AscendC::LocalTensor<uint32_t> counts_;
   AscendC::LocalTensor<uint32_t> asked_;              // this core's lines; while passes are made, those of its share
   uint32_t num_asked_[kLists] = {}, passes_[kLists];  // of this core, of all
+  uint32_t waits_ = 0;
   // This core's share of a list: the chunks from begin_ to end_, counted over all passes. next_ is of the pass in
   // words_; the one after it is at pass_at_.
   uint64_t begin_, next_, end_;

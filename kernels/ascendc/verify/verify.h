@@ -61,6 +61,7 @@ class Verify : public Rows {
     top_ = 0;
     entered_ = false;
     removing_ = false;
+    postponed_ = false;
   }
 
   __aicore__ inline bool Step() {
@@ -68,7 +69,7 @@ class Verify : public Rows {
     if (num_nodes_ == 0) return true;
     if (is_chain_) TakeAhead();
     if (Decide()) return true;
-    if (is_chain_) AskAhead();
+    if (is_chain_ && !postponed_) AskAhead();
     return false;
   }
 
@@ -248,6 +249,13 @@ class Verify : public Rows {
   // --- What comes out
 
   __aicore__ inline void Visit(int32_t node) { path_out_.SetValue(num_emitted_, node); }
+  // A bonus is drawn a round later, while other requests draw from their residuals, and not while they wait to ask for
+  // those.
+  __aicore__ inline bool Postpone() {
+    if (postponed_ || t_.batch == 1 || request_ + t_.cores < t_.batch) return false;
+    AskForRound();
+    return postponed_ = true;
+  }
   __aicore__ inline bool EmitBonus(const Row& p) {
     if (p.status)
       Emit(FiniteArgmax(p), 0.0f);
@@ -417,7 +425,7 @@ class Verify : public Rows {
       if (!Start(node, true, &r)) return false;
       Visit(node);
       int32_t child = FirstChild(node);
-      if (r.p.status || child < 0) return EmitBonus(r.p);
+      if (r.p.status || child < 0) return !Postpone() && EmitBonus(r.p);
       for (; child >= 0; child = NextSibling(child)) {
         float unused;
         if (Uniform(child) * DraftOf(r, child) < TargetOf(r, child)) break;
@@ -540,6 +548,7 @@ class Verify : public Rows {
   uint32_t asked_, taken_;   // nodes of a chain whose rows were asked for, and combined
   int32_t top_;              // where the walk stands
   bool entered_, removing_;  // of a traversal
+  bool postponed_;           // the draw
 };
 
 }  // namespace specdec::ascendc
