@@ -1,9 +1,9 @@
 // The distribution of the token after a row of logits: temperature, top-k, top-p and min-p without a sort, the
 // probability of single ids, and draws in id order. Probabilities are never stored.
 //
-// All filters amount to one cut: an id is kept iff its logit is not below the cut. Core `i` looks after request `i` of
-// those in work; it asks for passes and combines what they leave. The rules that do so are written as if a row were
-// there at once: a step that lacks one returns false, and is done again from its start after the passes.
+// All filters amount to one cut: an id is kept iff its logit is not below the cut. A core looks after one request after
+// the other; it asks for passes and combines what they leave. The rules that do so are written as if a row were there at
+// once: a step that lacks one returns false, and is done again after the passes.
 #pragma once
 
 #include "kernels/ascendc/sample/passes.h"
@@ -346,7 +346,7 @@ class Rows : public Passes {
 
   // Steps `op` through all requests, one a core at a time. Op has
   //   void Begin(uint32_t request),
-  //   bool Step(): whether it is done; if not it has asked for passes,
+  //   bool Step(): whether it is done; if not it has asked for passes, or for a round,
   //   void Write(): the results, by Rows::Write.
   template <class Op>
   __aicore__ inline void Run(Op* op) {
