@@ -109,6 +109,16 @@ def cycles_of_an_accepted_chain(rule: str, size: int, vocab: int, **filters: tor
     return launch["cycles"]
 
 
+def test_a_batch_whose_drafts_are_all_accepted():
+    case = random_case("verify_chain", "rejection", sizes=[4] * 3, vocab=700, filters=False)
+    case.options["draft_logits"] = case.target_logits.clone()
+    case.options["draft_temperature"] = case.options["temperature"] = torch.ones(3)
+    case.tokens[:] = case.target_logits.argmax(1).roll(1)
+    with device("910B3", 0) as simulated:
+        assert case(simulated)["num_accepted"].tolist() == [3] * 3
+        assert_agrees(case, simulated, "cpu", decided=0.5)
+
+
 @pytest.mark.parametrize("rule", ["rejection", "block"])
 def test_rows_of_a_chain_that_take_several_passes_go_through_them_together(rule):
     filters = {"top_k": torch.tensor([50], dtype=torch.int32), "top_p": torch.tensor([0.95])}

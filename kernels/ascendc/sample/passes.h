@@ -289,7 +289,6 @@ class Passes {
     return part;
   }
 
-  // raw_[0] holds a chunk that was read for the core that decides.
   __aicore__ inline void Keep(uint32_t of_draft, int32_t row, uint32_t chunk) {
     kept_of_draft_ = of_draft;
     kept_row_ = row;
@@ -298,7 +297,7 @@ class Passes {
   template <typename T>
   __aicore__ inline T LogitAs(uint32_t of_draft, int32_t row, uint64_t id) const {
     const bool kept =
-        of_draft == kept_of_draft_ && row == kept_row_ && kept_first_ <= id && id - kept_first_ < t_.chunk;
+        row == kept_row_ && of_draft == kept_of_draft_ && kept_first_ <= id && id - kept_first_ < t_.chunk;
     return kept ? raw_[0].ReinterpretCast<T>().GetValue(static_cast<uint32_t>(id - kept_first_))
                 : RowOf<T>(of_draft, row, id, 1).GetValue(0);
   }
@@ -529,15 +528,16 @@ class Passes {
   AscendC::LocalTensor<uint32_t> counts_;
   AscendC::LocalTensor<uint32_t> asked_;              // this core's lines; while passes are made, those of its share
   uint32_t num_asked_[kLists] = {}, passes_[kLists];  // of this core, of all
-  uint32_t waits_ = 0;
+  uint32_t waits_ = 0;                                // whether this core asks for a round
   // This core's share of a list: the chunks from begin_ to end_, counted over all passes. next_ is of the pass in
   // words_; the one after it is at pass_at_.
   uint64_t begin_, next_, end_;
   uint32_t pass_at_;
   List list_;
   PassWords words_;
-  uint32_t kept_of_draft_;
+  // The chunk in raw_[0] that was read last for the core that decides; no row where passes came after it.
   int32_t kept_row_ = -1;
+  uint32_t kept_of_draft_;
   uint64_t kept_first_;
 };
 

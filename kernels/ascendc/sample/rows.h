@@ -2,8 +2,8 @@
 // probability of single ids, and draws in id order. Probabilities are never stored.
 //
 // All filters amount to one cut: an id is kept iff its logit is not below the cut. A core looks after one request after
-// the other; it asks for passes and combines what they leave. The rules that do so are written as if a row were there at
-// once: a step that lacks one returns false, and is done again after the passes.
+// the other; it asks for passes and combines what they leave. The rules that do so are written as if a row were there
+// at once: a step that lacks one returns false, and is done again after the passes.
 #pragma once
 
 #include "kernels/ascendc/sample/passes.h"
