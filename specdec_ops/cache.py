@@ -46,6 +46,7 @@ class PagedCache:
         self.pool = pool
         self.shared_layers = shared_layers or {}  # layers without keys of their own -> the layer whose they read
         self.layers: dict[int, tuple[Tensor, Tensor]] = {}
+        self.tensors: list[Tensor] = []  # of all layers
 
     def layer(self, index: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """The caches of layer `index`, made for rows like `key` and `value` `[N, heads, head size]` at first."""
@@ -55,11 +56,8 @@ class PagedCache:
                 key.new_zeros((*pages, *key.shape[1:])),
                 value.new_zeros((*pages, *value.shape[1:])),
             )
+            self.tensors += self.layers[index]
         return self.layers[index]
-
-    @property
-    def tensors(self) -> list[Tensor]:
-        return [tensor for layer in self.layers.values() for tensor in layer]
 
     def append(self, index: int, key: Tensor, value: Tensor, nodes: "Nodes") -> None:
         k_cache, v_cache = self.layer(index, key, value)

@@ -31,19 +31,21 @@ class Verdict(NamedTuple):
     path: Tensor | None  # int32 [B, nodes], in a tree
     logprobs: Tensor  # float32 [B, nodes]
     status: Tensor  # int32 [B]
-    num_drafted: Tensor  # int32 [B], in a tree the deepest path
+    candidates: Tensor  # int64 [B, nodes]: the root and its drafts, and
+    depth: Tensor  # int32 [B, nodes], how deep each of them lies
 
 
 class Report(NamedTuple):
-    """What the host wants to know of a step."""
+    """What the host wants to know of a step. The state's own tensors are among it: copy them before the next step."""
 
-    tokens: Tensor  # int64 [B, nodes], of which num_emitted count
+    tokens: Tensor  # int64 [B, nodes], of which those count that have made the history longer
     logprobs: Tensor
-    num_emitted: Tensor
-    num_drafted: Tensor
-    num_accepted: Tensor
-    finished: Tensor
     status: Tensor
+    num_accepted: Tensor
+    candidates: Tensor
+    depth: Tensor
+    lengths: Tensor
+    finished: Tensor
 
 
 class SpeculativeDecoder:
@@ -64,6 +66,7 @@ class SpeculativeDecoder:
         # Every request has the same number of nodes, so that shapes never change.
         self.index = torch.arange(self.num_nodes, dtype=torch.int32, device=device).repeat(slots, 1)
         self.cu_nodes = torch.arange(slots + 1, dtype=torch.int32, device=device) * self.num_nodes
+        self.no_uniforms = torch.zeros(slots, self.num_nodes, device=device)
         self.run = compiled(self) if self.config.compile else self.step
         self.lag = 0 if device.type == "cpu" else 1  # steps the host looks behind the device
         self.metrics = Metrics(self.drafter.depth)
@@ -101,7 +104,7 @@ class SpeculativeDecoder:
         logits = self.target(tokens, positions, nodes)
         if state.withholds:
             logits = state.withhold_stops(logits, depth)
-        uniforms = ops.philox_uniform(state.seeds, state.root_position, n, VERIFY_STREAM)
+        uniforms = self.no_uniforms if state.greedy else state.uniforms(n, VERIFY_STREAM)
         options: dict[str, Any] = {
             "draft_logits": draft.logits,
             "draft_temperature": draft.temperature,
@@ -112,18 +115,17 @@ class SpeculativeDecoder:
             "rule": self.rule,
             "max_nodes": n,
         }
-        num_drafted = depth.masked_fill(tokens < 0, 0).amax(1)
-        tokens, path = tokens.flatten(), None
+        packed, path = tokens.view(-1), None
         if draft.parents is None:
-            emitted, accepted, logprobs, status = ops.verify_chain(logits, tokens, self.cu_nodes, uniforms, **options)
+            emitted, accepted, logprobs, status = ops.verify_chain(logits, packed, self.cu_nodes, uniforms, **options)
         else:
             emitted, accepted, path, logprobs, status = ops.verify_tree(
-                logits, tokens, draft.parents, self.cu_nodes, uniforms, **options
+                logits, packed, draft.parents, self.cu_nodes, uniforms, **options
             )
-        return Verdict(emitted, accepted, path, logprobs, status, num_drafted)
+        return Verdict(emitted, accepted, path, logprobs, status, tokens, depth)
 
     def commit(self, verdict: Verdict) -> Report:
-        state, lengths_before = self.state, self.state.lengths.clone()
+        state = self.state
         # A finished request stays where it is.
         num_accepted = verdict.num_accepted.masked_fill(state.finished, -1)
         caches, block_table = self.target.cache.tensors, state.pool.block_table
@@ -138,19 +140,15 @@ class SpeculativeDecoder:
             hidden = self.target.hidden.view(*self.index.shape, -1)
             state.hidden.copy_(hidden.take_along_dim(last[:, :, None], 1).squeeze(1))
         if self.config.adaptive:
+            num_drafted = verdict.depth.masked_fill(verdict.candidates < 0, 0).amax(1)
             num_draft = ops.adapt_draft_length(
-                state.draft_rate, verdict.num_drafted, verdict.num_accepted, max_draft=self.drafter.num_draft
+                state.draft_rate, num_drafted, verdict.num_accepted, max_draft=self.drafter.num_draft
             )
             state.num_draft.copy_(num_draft)
         return Report(
-            tokens=verdict.tokens,
-            logprobs=verdict.logprobs,
-            num_emitted=state.lengths - lengths_before,
-            num_drafted=verdict.num_drafted,
-            num_accepted=verdict.num_accepted,
-            finished=state.finished.clone(),
-            status=verdict.status,
-        )
+            verdict.tokens, verdict.logprobs, verdict.status, verdict.num_accepted, verdict.candidates, verdict.depth,
+            state.lengths, state.finished,
+        )  # fmt: skip
 
     def generate(
         self, prompts: Sequence[Sequence[int]], params: SamplingParams | Sequence[SamplingParams] | None = None
@@ -208,7 +206,8 @@ class SpeculativeDecoder:
         launched: deque[tuple[HostCopy, dict[int, Request]]] = deque()
         try:
             while waiting or self.running:
-                self._admit(waiting)
+                if waiting:
+                    self._admit(waiting)
                 with torch.inference_mode():
                     report = self._measured_step() if self.config.measure else self.run()
                 launched.append((HostCopy(report), dict(self.running)))
@@ -239,16 +238,19 @@ class SpeculativeDecoder:
         self.metrics.seconds["prefill"] += self._now() - start
 
     def _receive(self, copy: "HostCopy", owners: dict[int, Request]) -> Iterator[Chunk]:
-        report = copy.wait()
+        rows = list(zip(*copy.wait(), strict=True))
         live = {slot: request for slot, request in owners.items() if request.finish_reason is None}
         chunks = []
         for slot, request in live.items():
-            tokens, logprobs, emitted, drafted, accepted, finished, status = (column[slot] for column in report)
+            tokens, logprobs, status, accepted, candidates, depth, length, finished = rows[slot]
             if status & BAD_LOGITS:
                 raise RuntimeError(f"prompt {request.index}: the target's logits hold NaN or infinity")
-            request.extend(tokens[:emitted], logprobs[:emitted], finished)
+            emitted = length - len(request.prompt) - len(request.tokens)
+            drafted = max(d for d, token in zip(depth, candidates, strict=True) if token >= 0)
+            chunk = Chunk(request, tokens[:emitted], logprobs[:emitted])
+            request.extend(chunk.tokens, chunk.logprobs, finished)
             self.metrics.count(emitted, drafted, accepted)
-            chunks.append(Chunk(request, tokens[:emitted], logprobs[:emitted]))
+            chunks.append(chunk)
         self._retire([slot for slot, request in live.items() if request.finish_reason is not None])
         yield from chunks
 

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from specdec_ops import ops
 from specdec_ops.cache import Nodes, PagePool
 from specdec_ops.config import DecoderConfig
 from specdec_ops.request import Request
@@ -53,9 +54,9 @@ class DecodeState:
         # What the host knows of all requests so far, so that steps can leave out what none has needed.
         self.greedy, self.withholds = True, False  # temperature 0; min_tokens
 
-    @property
-    def root_position(self) -> Tensor:
-        return self.context_lens.long()
+    def uniforms(self, n: int, stream: int) -> Tensor:
+        """The step's random numbers `[B, n]` of one use of them."""
+        return ops.philox_uniform(self.seeds, self.context_lens.long(), n, stream)
 
     def withhold_stops(self, logits: Tensor, depth: Tensor) -> Tensor:
         """Rules out end-of-sequence and stop tokens, in place, where fewer than `min_tokens` have been emitted."""

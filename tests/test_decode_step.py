@@ -43,8 +43,9 @@ def test_a_step_reads_nothing_on_the_host(name, tmp_path):
     admit(decoder, max_tokens=30)
     with no_host_reads():
         for _ in range(3):
+            before = decoder.state.lengths.clone()
             report = decoder.step()
-    assert (report.num_emitted > 0).tolist() == [True, True, False]
+    assert (report.lengths > before).tolist() == [True, True, False]
 
 
 @pytest.mark.parametrize(
@@ -118,8 +119,7 @@ def test_a_finished_request_is_frozen(tmp_path):
     state = decoder.state
     assert state.finished.all()
     frozen = state.history.clone(), state.lengths.clone(), state.context_lens.clone()
-    report = decoder.step()
-    assert report.num_emitted.tolist() == [0, 0, 0]
+    decoder.step()
     assert all(
         torch.equal(a, b) for a, b in zip(frozen, (state.history, state.lengths, state.context_lens), strict=True)
     )

@@ -93,8 +93,7 @@ class DraftModel(_ModelDrafter):
             temperature = torch.where(temperature > 0, self.temperature, 0.0)
         uniforms = self.no_uniforms
         if not state.greedy:
-            by_request = ops.philox_uniform(state.seeds, state.root_position, self.num_draft, DRAFT_STREAM)
-            uniforms = by_request.t().contiguous().unbind()
+            uniforms = state.uniforms(self.num_draft, DRAFT_STREAM).t().contiguous().unbind()
         positions = (state.lengths + self.ahead).unbind()
         logits = self.after_root(state)
         tokens: list[Tensor] = []
