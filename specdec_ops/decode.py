@@ -101,7 +101,8 @@ class SpeculativeDecoder:
             nodes.mask, nodes.depth = ops.tree_mask(draft.parents, self.cu_nodes, n)
             depth = nodes.depth.view_as(self.index)
         positions = state.context_lens[:, None] + depth
-        logits = self.target(tokens, positions, nodes)
+        ids = tokens.clamp(0, state.vocab_size - 1)  # what is no token runs as some other
+        logits = self.target(ids.view(1, -1), positions.view(1, -1), nodes)
         if state.withholds:
             logits = state.withhold_stops(logits, depth)
         uniforms = self.no_uniforms if state.greedy else state.uniforms(n, VERIFY_STREAM)
@@ -238,7 +239,7 @@ class SpeculativeDecoder:
         self.metrics.seconds["prefill"] += self._now() - start
 
     def _receive(self, copy: "HostCopy", owners: dict[int, Request]) -> Iterator[Chunk]:
-        rows = list(zip(*copy.wait(), strict=True))
+        rows, vocab_size = list(zip(*copy.wait(), strict=True)), self.state.vocab_size
         live = {slot: request for slot, request in owners.items() if request.finish_reason is None}
         chunks = []
         for slot, request in live.items():
@@ -246,7 +247,7 @@ class SpeculativeDecoder:
             if status & BAD_LOGITS:
                 raise RuntimeError(f"prompt {request.index}: the target's logits hold NaN or infinity")
             emitted = length - len(request.prompt) - len(request.tokens)
-            drafted = max(d for d, token in zip(depth, candidates, strict=True) if token >= 0)
+            drafted = max(d for d, token in zip(depth, candidates, strict=True) if 0 <= token < vocab_size)
             chunk = Chunk(request, tokens[:emitted], logprobs[:emitted])
             request.extend(chunk.tokens, chunk.logprobs, finished)
             self.metrics.count(emitted, drafted, accepted)

@@ -42,7 +42,7 @@ def footprint(path: str, devices: int = 1, dtype: str = "auto") -> Footprint:
         start = torch.zeros(1, dtype=torch.int32)
         nodes = Nodes(paged.cache.pool.block_table, start, torch.arange(2, dtype=torch.int32), max_nodes=1)
         with torch.no_grad():
-            paged(start.long(), start.long(), nodes)
+            paged(start.long()[None], start.long()[None], nodes)
     plan = getattr(model, "_tp_plan", None) or {}
     # "layers.*.mlp.up_proj": "colwise"; what is neither split by columns nor by rows is on every device.
     split = [re.escape(name).replace(r"\*", r"\d+") for name, style in plan.items() if "wise" in style]

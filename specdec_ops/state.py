@@ -17,8 +17,8 @@ class Prompts(NamedTuple):
     """The prompts of newly admitted requests, packed one after the other."""
 
     slots: Tensor  # int64, the rows of the state that they took
-    tokens: Tensor  # int64 [N]
-    positions: Tensor  # int64 [N]
+    tokens: Tensor  # int64 [1, N]
+    positions: Tensor  # int64 [1, N]
     nodes: Nodes
     before_root: Tensor  # int64, the row of each prompt's last token but one
 
@@ -103,8 +103,8 @@ class DecodeState:
         starts = torch.tensor([0, *lens], device=self.device).cumsum(0)
         return Prompts(
             slots=slots,
-            tokens=torch.tensor([token for request in rows for token in request.prompt], device=self.device),
-            positions=torch.cat([torch.arange(n, device=self.device) for n in lens]),
+            tokens=torch.tensor([[token for request in rows for token in request.prompt]], device=self.device),
+            positions=torch.cat([torch.arange(n, device=self.device) for n in lens])[None],
             nodes=Nodes(self.pool.block_table[slots], torch.zeros_like(slots).int(), starts.int(), max(lens)),
             before_root=torch.maximum(starts[1:] - 2, starts[:-1]),
         )

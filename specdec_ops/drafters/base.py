@@ -8,7 +8,7 @@ from specdec_ops.state import DecodeState, Prompts
 class Draft(NamedTuple):
     """Candidates of a step; the root, which the decoder puts before them, is node 0 of each request."""
 
-    tokens: Tensor  # int64 [B, num_draft], -1 where there is no draft
+    tokens: Tensor  # int64 [B, num_draft]; -1, or anything else that is no token, where there is no draft
     parents: Tensor | None = None  # int32 [B * (1 + num_draft)], -1 for roots; None: each follows the one before
     logits: Tensor | None = None  # [B * (1 + num_draft), V]: what the children of each node were drawn from, and
     temperature: Tensor | None = None  # float32 [B], at which temperature; no logits: drafts are not random

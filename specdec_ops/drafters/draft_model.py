@@ -31,33 +31,48 @@ class _ModelDrafter(Drafter):
     def prefill(self, state: DecodeState, prompts: Prompts) -> None:
         if self.paged is None or self.paged.cache.pool is not state.pool:
             self.prepare(state)
-        self.paged(prompts.tokens, prompts.positions, prompts.nodes, rows=1)
+        self.forward(prompts.tokens, prompts.positions, prompts.nodes, rows=1)
 
-    def prepare(self, state: DecodeState) -> None:
-        """Makes what every step uses, for a decoder that this drafter has not served before."""
+    def prepare(self, state: DecodeState, ahead: Iterable[int] = ()) -> None:
+        """Makes what every step uses, for a decoder that this drafter has not served before.
+
+        A step begins by filling in tensors made here, whose views are its forwards' arguments: small operators are what
+        a step spends its time on. `self.ahead` are the requests' lengths and so many tokens more, `[1, B]` each.
+        """
         from specdec_ops.integrations.transformers import PagedModel
 
         self.paged = PagedModel(self.model, state.pool)
-        slots = len(state.lengths)
-        self.counts = torch.arange(slots + 1, dtype=torch.int32, device=state.device)  # cu_nodes of one node each
-        self.refed_cu_nodes, self.rows_before = self.counts * self.refed, self.counts[:-1] * self.refed - 1
-        self.refed_index = torch.arange(self.refed, device=state.device)
+        self.vocab_size, self.padding = state.vocab_size, self.paged.vocab_size - state.vocab_size
+        slots, refed, device = len(state.lengths), self.refed, state.device
+        self.counts = torch.arange(slots + 1, dtype=torch.int32, device=device)  # cu_nodes of one node each
+        # Rows of `lengths`: where the tokens fed again start; which of their logits is the root's; lengths ahead.
+        before, start = self.counts[None, :-1] * refed - 1, torch.zeros_like(self.counts[None, :-1])
+        self.offsets = torch.cat([start - refed, before, *(start + n for n in ahead)])
+        most = torch.full_like(self.offsets, torch.iinfo(torch.int32).max)
+        most[1] = before + refed
+        self.bounds = torch.zeros_like(most), most
+        self.lengths = torch.zeros_like(most)
+        self.start, self.root_row, *_ = self.lengths
+        self.ahead = self.lengths[2:, None].unbind()
+        self.refed_index = torch.arange(refed, device=device)
+        self.refed_tokens, self.refed_positions = torch.zeros(2, slots, refed, dtype=torch.int64, device=device)
+        nodes = Nodes(state.pool.block_table, self.start, self.counts * refed, refed)
+        self.refed_inputs = self.refed_tokens.view(1, -1), self.refed_positions.view(1, -1), nodes, self.root_row
 
     def after_root(self, state: DecodeState) -> Tensor:
         """Feeds the last tokens again; logits `[B, V]` of the token after the root."""
-        start = (state.lengths - self.refed).clamp(min=0)
-        positions = start[:, None] + self.refed_index
-        tokens = state.history.gather(1, positions)
-        root = self.rows_before + state.lengths.clamp(max=self.refed)
-        nodes = Nodes(state.pool.block_table, start, self.refed_cu_nodes, self.refed)
-        return self.forward(state, tokens, positions, nodes, root)
+        torch.add(state.lengths, self.offsets, out=self.lengths)
+        torch.clamp(self.lengths, *self.bounds, out=self.lengths)
+        torch.add(self.start[:, None], self.refed_index, out=self.refed_positions)
+        torch.gather(state.history, 1, self.refed_positions, out=self.refed_tokens)
+        return self.forward(*self.refed_inputs)
 
-    def forward(
-        self, state: DecodeState, tokens: Tensor, positions: Tensor, nodes: Nodes, rows: Tensor | int = 0
-    ) -> Tensor:
-        """Logits of the nodes without the ids that are padding in the target's vocabulary."""
+    def forward(self, tokens: Tensor, positions: Tensor, nodes: Nodes, rows: Tensor | int = 0) -> Tensor:
+        """Logits of the nodes, of the ids that the target's vocabulary has; ids that only it has run as some other."""
+        if self.padding < 0:
+            tokens = tokens.clamp(max=self.paged.vocab_size - 1)
         logits = self.paged(tokens, positions, nodes, rows)
-        return logits if logits.shape[1] <= state.vocab_size else logits[:, : state.vocab_size]
+        return logits[:, : self.vocab_size] if self.padding > 0 else logits
 
 
 class DraftModel(_ModelDrafter):
@@ -78,8 +93,9 @@ class DraftModel(_ModelDrafter):
         self.depth, self.lookahead, self.temperature = num_draft, num_draft, temperature
 
     def prepare(self, state: DecodeState) -> None:
-        super().prepare(state)
-        self.ahead = torch.arange(self.num_draft - 1, dtype=torch.int32, device=state.device)[:, None]
+        super().prepare(state, ahead=range(self.num_draft - 1))
+        block_table = state.pool.block_table
+        self.inputs = [(lengths, Nodes(block_table, lengths[0], self.counts, 1)) for lengths in self.ahead]
         self.no_uniforms = torch.zeros(self.num_draft, len(state.lengths), device=state.device).unbind()
         # What the children of each node were drawn from; the last node has none. An id that the model lacks is -inf.
         slots, vocab_size = len(state.lengths), min(self.paged.vocab_size, state.vocab_size)
@@ -94,13 +110,11 @@ class DraftModel(_ModelDrafter):
         uniforms = self.no_uniforms
         if not state.greedy:
             uniforms = state.uniforms(self.num_draft, DRAFT_STREAM).t().contiguous().unbind()
-        positions = (state.lengths + self.ahead).unbind()
         logits = self.after_root(state)
         tokens: list[Tensor] = []
         for i in range(self.num_draft):
             if i > 0:
-                nodes = Nodes(state.pool.block_table, positions[i - 1], self.counts, 1)
-                logits = self.forward(state, tokens[-1], positions[i - 1], nodes)
+                logits = self.forward(tokens[-1].view(1, -1), *self.inputs[i - 1])
             if not state.greedy:
                 self.logits_after[i].copy_(logits)
             tokens.append(ops.sample(logits, uniforms[i], temperature=temperature)[0])
@@ -132,65 +146,69 @@ class DraftTree(_ModelDrafter):
         self.topk, self.depth, self.lookahead = topk, depth, (depth - 1) * topk
 
     def prepare(self, state: DecodeState) -> None:
-        super().prepare(state)
-        slots, k, device = len(state.lengths), self.topk, state.device
+        slots, k, device, levels = len(state.lengths), self.topk, state.device, range(1, self.depth)
+        super().prepare(state, ahead=((level - 1) * k for level in levels))
 
         def integers(values: Iterable[int]) -> Tensor:
             return torch.tensor([*values], dtype=torch.int32, device=device)
 
-        # The model runs over the nodes with children, k a level, one level at a time.
-        levels = integers(range(self.depth - 1))
-        self.depths = levels[:, None, None].expand(-1, 1, k)
-        self.level_starts = (levels * k)[:, None]
-        self.cu_nodes = [self.counts * n for n in range(k, self.depth * k, k)]
+        # Level 0 are the root's children. A level's nodes and their scores, cumulative log-probabilities, have a row for
+        # each parent; `by_request` they have one for each request.
+        rows = [slots, *(slots * k for _ in levels)]
+        self.new = [torch.zeros(n, k, dtype=torch.int64, device=device) for n in rows]
+        self.scores = [torch.zeros(n, k, device=device) for n in rows]
+        self.new_by_request, self.scores_by_request = ([x.view(slots, -1) for x in t] for t in (self.new, self.scores))
+        # Those that get children, of level 0 all, then the `best` k: over them the model runs, a level at a time.
+        self.best = torch.arange(k, device=device).repeat(self.depth - 1, slots, 1)
+        self.chosen = torch.zeros(slots, k, dtype=torch.int64, device=device)
+        self.chosen_scores, self.root_score = torch.zeros(slots, k, device=device), torch.zeros(slots, 1, device=device)
+        chosen = [(self.new[0], self.scores[0]), *[(self.chosen, self.chosen_scores)] * self.depth]
+        self.ids = [tokens.view(1, -1) for tokens, _ in chosen]
+        self.parent_scores = [self.root_score, *(scores.view(-1, 1) for _, scores in chosen)]
+        self.depths = integers(range(self.depth - 1))[:, None, None].expand(-1, 1, k)
+        self.positions = torch.zeros(self.depth - 1, slots, k, dtype=torch.int32, device=device)
+        self.level_positions = self.positions.view(self.depth - 1, 1, -1).unbind()
+        # Their places among all nodes that the model has run over.
         self.roots = integers([-1] * k).expand(slots, k)
-        self.branches = [integers(i // k + level * k for i in range(k**2)) for level in range(self.depth - 2)]
-        self.all = torch.arange(k, device=device).expand(slots, k)
-        self.first_level = ops.tree_mask(self.roots.flatten(), self.counts * k, k)
+        mask_and_depth = ops.tree_mask(self.roots.flatten(), self.counts * k, k)
+        self.rest = [Nodes(state.pool.block_table, start[0], self.counts * k, k, *mask_and_depth) for start in self.ahead]
+        self.cu_nodes = [self.counts * level * k for level in range(self.depth)]
+        self.branches = [integers(i // k + (level - 1) * k for i in range(k**2)) for level in levels]
         # The expanded tree has a column a node: the root; k nodes; k * k a level; and nodes that stand for no draft,
         # the unlikeliest of all, so that no request has fewer nodes than are kept.
-        first = integers([1, *range(1 + k, 1 + k + (self.depth - 2) * k**2, k**2)])
+        first = integers([1, *range(1 + k, 1 + k + (self.depth - 2) * k**2, k**2)][: self.depth - 1])
         self.first_parents = first[:, None, None].expand(-1, 1, k)
+        self.behind = torch.zeros(slots, self.depth - 1, k, k, dtype=torch.int32, device=device)
         self.root_parents = integers([-1] + [0] * k).expand(slots, -1)
         self.no_parents = integers([0] * self.num_draft).expand(slots, -1)
         self.no_tokens = self.no_parents.long() + state.vocab_size
-        self.root_score = torch.zeros(slots, 1, device=device)
         self.no_scores = self.root_score - 1e30 + self.no_parents
 
     def propose(self, state: DecodeState) -> Draft:
-        slots, k = len(state.lengths), self.topk
-        new, score = ops.sample_topk(self.after_root(state), None, k)
-        tokens, scores, bests, parents = [state.root, new], [self.root_score, score], [self.all], [self.roots]
-        chosen = new  # nodes of the latest level that get children: of the first all, then the best
-        positions = (state.lengths[:, None] + self.depths).unbind()
-        starts = (state.lengths + self.level_starts).unbind()
-        for level in range(self.depth - 1):
+        torch.add(state.lengths[:, None], self.depths, out=self.positions)
+        logits = self.after_root(state)
+        parents = [self.roots]
+        for level in range(self.depth):
             if level > 0:
-                score, best = score.topk(k, 1)
-                chosen = new.gather(1, best)
-                bests.append(best)
-                parents.append(self.branches[level - 1].take(best))
-            nodes = self.nodes(state, parents, starts[level])
-            logits = self.forward(state, chosen, positions[level], nodes)
-            new, logprobs = ops.sample_topk(logits, None, k)
-            new, score = new.view(slots, -1), (logprobs + score.view(-1, 1)).view(slots, -1)
-            tokens.append(new)
-            scores.append(score)
-        behind = [(torch.stack(bests, 1)[..., None] + self.first_parents).flatten(1).int()] if self.depth > 1 else []
+                nodes = self.rest[0] if level == 1 else self.choose(state, level, parents)
+                logits = self.forward(self.ids[level - 1], self.level_positions[level - 1], nodes)
+            new, logprobs = ops.sample_topk(logits, None, self.topk)
+            torch.clamp(new, min=0, out=self.new[level])  # what is no token has the score -inf
+            torch.add(logprobs, self.parent_scores[level], out=self.scores[level])
+        torch.add(self.best.transpose(0, 1)[..., None], self.first_parents, out=self.behind)
         kept, kept_parents, _ = ops.tree_select(
-            torch.cat([*tokens, self.no_tokens], 1),
-            torch.cat([*scores, self.no_scores], 1),
-            torch.cat([self.root_parents, *behind, self.no_parents], 1),
+            torch.cat([state.root, *self.new_by_request, self.no_tokens], 1),
+            torch.cat([self.root_score, *self.scores_by_request, self.no_scores], 1),
+            torch.cat([self.root_parents, self.behind.flatten(1), self.no_parents], 1),
             1 + self.num_draft,
         )
-        drafts = kept.view(slots, -1)[:, 1:]
-        return Draft(drafts.masked_fill(drafts >= state.vocab_size, -1), kept_parents)
+        return Draft(kept.view(self.root_score.shape[0], -1)[:, 1:], kept_parents)
 
-    def nodes(self, state: DecodeState, parents: list[Tensor], start: Tensor) -> Nodes:
-        """The nodes that the model has run over and, the last of them, those that it runs over now."""
-        rest = Nodes(state.pool.block_table, start, self.cu_nodes[0], self.topk, *self.first_level)
-        if len(parents) == 1:
-            return rest
-        cu_nodes, n = self.cu_nodes[len(parents) - 1], len(parents) * self.topk
-        mask, depth = ops.tree_mask(torch.cat(parents, 1).flatten(), cu_nodes, n)
-        return Nodes(state.pool.block_table, state.lengths, cu_nodes, n, mask, depth, rest)
+    def choose(self, state: DecodeState, level: int, parents: list[Tensor]) -> Nodes:
+        """Chooses whose children this level is: the nodes that the model has run over and, the last of them, those now."""
+        best, n = self.best[level - 1], level * self.topk
+        torch.topk(self.scores_by_request[level - 1], self.topk, out=(self.chosen_scores, best))
+        torch.gather(self.new_by_request[level - 1], 1, best, out=self.chosen)
+        parents.append(self.branches[level - 2].take(best))
+        mask, depth = ops.tree_mask(torch.cat(parents, 1).view(-1), self.cu_nodes[level], n)
+        return Nodes(state.pool.block_table, state.lengths, self.cu_nodes[level], n, mask, depth, self.rest[level - 1])

@@ -172,13 +172,10 @@ class PagedModel:
         return output.weight.new_zeros(num_rows, self.model.config.get_text_config().hidden_size)
 
     def __call__(self, tokens: Tensor, positions: Tensor, nodes: Nodes, rows: Tensor | int = 0) -> Tensor:
-        """Logits `[N, V]` after each of the `N` tokens; `rows` picks some (indices, or how many of the last).
-
-        What is no token of this model (-1: no draft; the target's padding, to a draft model) goes in as some other.
-        """
+        """Logits `[N, V]` after each of the tokens `[1, N]`; `rows` picks some (indices, or how many of the last)."""
         output = self.model(
-            input_ids=tokens.view(1, -1).clamp(0, self.vocab_size - 1),
-            position_ids=positions.view(1, -1),
+            input_ids=tokens,
+            position_ids=positions,
             specdec=(self.cache, nodes),
             use_cache=False,
             logits_to_keep=rows,
