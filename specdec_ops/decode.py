@@ -69,6 +69,7 @@ class SpeculativeDecoder:
         self.no_uniforms = torch.zeros(slots, self.num_nodes, device=device)
         self.run = compiled(self) if self.config.compile else self.step
         self.lag = 0 if device.type == "cpu" else 1  # steps the host looks behind the device
+        self.inference_mode = torch.inference_mode()
         self.metrics = Metrics(self.drafter.depth)
         self.running: dict[int, Request] = {}  # by slot
         self.free_blocks = self.state.pool.num_blocks
@@ -209,7 +210,7 @@ class SpeculativeDecoder:
             while waiting or self.running:
                 if waiting:
                     self._admit(waiting)
-                with torch.inference_mode():
+                with self.inference_mode:
                     report = self._measured_step() if self.config.measure else self.run()
                 launched.append((HostCopy(report), dict(self.running)))
                 if len(launched) > self.lag:

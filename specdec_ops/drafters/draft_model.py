@@ -171,15 +171,20 @@ class DraftTree(_ModelDrafter):
         # Their places among all nodes that the model has run over.
         self.roots = integers([-1] * k).expand(slots, k)
         mask_and_depth = ops.tree_mask(self.roots.flatten(), self.counts * k, k)
-        self.rest = [Nodes(state.pool.block_table, start[0], self.counts * k, k, *mask_and_depth) for start in self.ahead]
+        self.rest = [
+            Nodes(state.pool.block_table, start[0], self.counts * k, k, *mask_and_depth) for start in self.ahead
+        ]
         self.cu_nodes = [self.counts * level * k for level in range(self.depth)]
         self.branches = [integers(i // k + (level - 1) * k for i in range(k**2)) for level in levels]
         # The expanded tree has a column a node: the root; k nodes; k * k a level; and nodes that stand for no draft,
         # the unlikeliest of all, so that no request has fewer nodes than are kept.
-        first = integers([1, *range(1 + k, 1 + k + (self.depth - 2) * k**2, k**2)][: self.depth - 1])
-        self.first_parents = first[:, None, None].expand(-1, 1, k)
-        self.behind = torch.zeros(slots, self.depth - 1, k, k, dtype=torch.int32, device=device)
+        starts = integers([1, *range(1 + k, 1 + k + (self.depth - 2) * k**2, k**2)][: self.depth - 1])
+        columns = starts[:, None] + integers(range(k**2))
+        self.columns = columns[..., None].expand(slots, -1, -1, k)
+        self.best_by_request = self.best.transpose(0, 1)[..., None].expand(-1, -1, -1, k)
         self.root_parents = integers([-1] + [0] * k).expand(slots, -1)
+        self.parents = torch.zeros(slots, self.depth - 1, k, k, dtype=torch.int32, device=device)
+        self.parents_by_request = self.parents.view(slots, -1)
         self.no_parents = integers([0] * self.num_draft).expand(slots, -1)
         self.no_tokens = self.no_parents.long() + state.vocab_size
         self.no_scores = self.root_score - 1e30 + self.no_parents
@@ -195,14 +200,14 @@ class DraftTree(_ModelDrafter):
             new, logprobs = ops.sample_topk(logits, None, self.topk)
             torch.clamp(new, min=0, out=self.new[level])  # what is no token has the score -inf
             torch.add(logprobs, self.parent_scores[level], out=self.scores[level])
-        torch.add(self.best.transpose(0, 1)[..., None], self.first_parents, out=self.behind)
+        torch.gather(self.columns, 2, self.best_by_request, out=self.parents)
         kept, kept_parents, _ = ops.tree_select(
             torch.cat([state.root, *self.new_by_request, self.no_tokens], 1),
             torch.cat([self.root_score, *self.scores_by_request, self.no_scores], 1),
-            torch.cat([self.root_parents, self.behind.flatten(1), self.no_parents], 1),
+            torch.cat([self.root_parents, self.parents_by_request, self.no_parents], 1),
             1 + self.num_draft,
         )
-        return Draft(kept.view(self.root_score.shape[0], -1)[:, 1:], kept_parents)
+        return Draft(kept.view(-1, 1 + self.num_draft)[:, 1:], kept_parents)
 
     def choose(self, state: DecodeState, level: int, parents: list[Tensor]) -> Nodes:
         """Chooses whose children this level is: the nodes that the model has run over and, the last of them, those now."""
