@@ -54,7 +54,7 @@ def make_decoder(drafter: str, vocab: int, **options: Any) -> Any:
 
 
 class Stopwatch:
-    """Adds up the time inside modules' forwards. Hooks would add to what is outside: a call of a module with hooks is longer."""
+    """Adds up the time inside modules' forwards, without hooks, which would make the calls around them longer."""
 
     def __init__(self, modules: list[torch.nn.Module]) -> None:
         self.seconds = 0.0

@@ -135,7 +135,7 @@ class SpeculativeDecoder:
         root = ops.advance(
             state.history, state.lengths, state.finished, verdict.tokens, num_accepted, state.stop_ids, state.max_lens
         )
-        state.root.copy_(root[:, None])
+        state.roots.copy_(root)
         if self.drafter.needs_hidden:
             last = verdict.num_accepted[:, None].long()
             last = last if verdict.path is None else verdict.path.gather(1, last).long()

@@ -37,6 +37,7 @@ class DecodeState:
 
         self.history = full(0, torch.int64, max_len)  # the prompt, then what was emitted
         self.root = full(0, torch.int64, 1)  # the last of the history
+        self.roots = self.root[:, 0]  # the same, [B]
         self.lengths = full(1, torch.int32)  # of history
         self.context_lens = full(0, torch.int32)  # tokens in the caches: all but the root
         self.finished = full(True, torch.bool)

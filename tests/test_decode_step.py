@@ -162,11 +162,13 @@ def test_after_every_step_the_cache_is_that_of_a_fresh_prefill():
                 assert torch.allclose(cache, reference[: len(cache)], atol=2e-4, rtol=2e-4)
 
 
-@pytest.mark.parametrize("family", ["llama", "mistral"])
+@pytest.mark.parametrize(
+    ("family", "topk", "depth", "num_draft"), [("llama", 3, 4, 9), ("mistral", 3, 4, 9), ("llama", 3, 1, 3)]
+)
 @torch.no_grad()
-def test_a_draft_tree_is_that_of_forwards_over_whole_texts(family):
+def test_a_draft_tree_is_that_of_forwards_over_whole_texts(family, topk, depth, num_draft):
     """The draft model runs over a level at a time, on the cache; here over every path from its first token on."""
-    model, topk, depth, num_draft = make_model(family), 3, 4, 9
+    model = make_model(family)
     drafter = DraftTree(similar_model(model), num_draft, topk, depth)
     decoder = SpeculativeDecoder(model, drafter, DecoderConfig(max_num_seqs=3, max_model_len=64))
     admit(decoder, max_tokens=30)

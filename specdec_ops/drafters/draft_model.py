@@ -53,6 +53,7 @@ class _ModelDrafter(Drafter):
         self.bounds = torch.zeros_like(most), most
         self.lengths = torch.zeros_like(most)
         self.start, self.root_row, *_ = self.lengths
+        self.start_column = self.start[:, None]
         self.ahead = self.lengths[2:, None].unbind()
         self.refed_index = torch.arange(refed, device=device)
         self.refed_tokens, self.refed_positions = torch.zeros(2, slots, refed, dtype=torch.int64, device=device)
@@ -63,7 +64,7 @@ class _ModelDrafter(Drafter):
         """Feeds the last tokens again; logits `[B, V]` of the token after the root."""
         torch.add(state.lengths, self.offsets, out=self.lengths)
         torch.clamp(self.lengths, *self.bounds, out=self.lengths)
-        torch.add(self.start[:, None], self.refed_index, out=self.refed_positions)
+        torch.add(self.start_column, self.refed_index, out=self.refed_positions)
         torch.gather(state.history, 1, self.refed_positions, out=self.refed_tokens)
         return self.forward(*self.refed_inputs)
 
@@ -152,14 +153,15 @@ class DraftTree(_ModelDrafter):
         def integers(values: Iterable[int]) -> Tensor:
             return torch.tensor([*values], dtype=torch.int32, device=device)
 
-        # Level 0 are the root's children. A level's nodes and their scores, cumulative log-probabilities, have a row for
-        # each parent; `by_request` they have one for each request.
+        # Level 0 are the root's children. A level's nodes and their scores, cumulative log-probabilities, have a row a
+        # parent; `by_request` a row a request.
         rows = [slots, *(slots * k for _ in levels)]
         self.new = [torch.zeros(n, k, dtype=torch.int64, device=device) for n in rows]
         self.scores = [torch.zeros(n, k, device=device) for n in rows]
         self.new_by_request, self.scores_by_request = ([x.view(slots, -1) for x in t] for t in (self.new, self.scores))
         # Those that get children, of level 0 all, then the `best` k: over them the model runs, a level at a time.
-        self.best = torch.arange(k, device=device).repeat(self.depth - 1, slots, 1)
+        best = torch.arange(k, device=device).repeat(self.depth - 1, slots, 1)
+        self.best, self.best_by_request = best.unbind(), best.transpose(0, 1)[..., None].expand(-1, -1, -1, k)
         self.chosen = torch.zeros(slots, k, dtype=torch.int64, device=device)
         self.chosen_scores, self.root_score = torch.zeros(slots, k, device=device), torch.zeros(slots, 1, device=device)
         chosen = [(self.new[0], self.scores[0]), *[(self.chosen, self.chosen_scores)] * self.depth]
@@ -167,7 +169,7 @@ class DraftTree(_ModelDrafter):
         self.parent_scores = [self.root_score, *(scores.view(-1, 1) for _, scores in chosen)]
         self.depths = integers(range(self.depth - 1))[:, None, None].expand(-1, 1, k)
         self.positions = torch.zeros(self.depth - 1, slots, k, dtype=torch.int32, device=device)
-        self.level_positions = self.positions.view(self.depth - 1, 1, -1).unbind()
+        self.level_positions = self.positions.view(-1, 1, slots * k).unbind()
         # Their places among all nodes that the model has run over.
         self.roots = integers([-1] * k).expand(slots, k)
         mask_and_depth = ops.tree_mask(self.roots.flatten(), self.counts * k, k)
@@ -181,7 +183,6 @@ class DraftTree(_ModelDrafter):
         starts = integers([1, *range(1 + k, 1 + k + (self.depth - 2) * k**2, k**2)][: self.depth - 1])
         columns = starts[:, None] + integers(range(k**2))
         self.columns = columns[..., None].expand(slots, -1, -1, k)
-        self.best_by_request = self.best.transpose(0, 1)[..., None].expand(-1, -1, -1, k)
         self.root_parents = integers([-1] + [0] * k).expand(slots, -1)
         self.parents = torch.zeros(slots, self.depth - 1, k, k, dtype=torch.int32, device=device)
         self.parents_by_request = self.parents.view(slots, -1)
@@ -210,7 +211,7 @@ class DraftTree(_ModelDrafter):
         return Draft(kept.view(-1, 1 + self.num_draft)[:, 1:], kept_parents)
 
     def choose(self, state: DecodeState, level: int, parents: list[Tensor]) -> Nodes:
-        """Chooses whose children this level is: the nodes that the model has run over and, the last of them, those now."""
+        """Chooses whose children this level is: what the model has run over and, last, those that it runs over now."""
         best, n = self.best[level - 1], level * self.topk
         torch.topk(self.scores_by_request[level - 1], self.topk, out=(self.chosen_scores, best))
         torch.gather(self.new_by_request[level - 1], 1, best, out=self.chosen)
