@@ -128,12 +128,10 @@ class SpeculativeDecoder:
 
     def commit(self, verdict: Verdict) -> Report:
         state = self.state
-        # A finished request stays where it is.
-        num_accepted = verdict.num_accepted.masked_fill(state.finished, -1)
-        caches, block_table = self.target.cache.tensors, state.pool.block_table
-        ops.kv_rollback(caches, block_table, state.context_lens, num_accepted, verdict.path)
+        accepted = verdict.num_accepted.masked_fill(state.finished, -1)  # a finished request stays where it is
+        ops.kv_rollback(self.target.cache.tensors, state.pool.block_table, state.context_lens, accepted, verdict.path)
         root = ops.advance(
-            state.history, state.lengths, state.finished, verdict.tokens, num_accepted, state.stop_ids, state.max_lens
+            state.history, state.lengths, state.finished, verdict.tokens, accepted, state.stop_ids, state.max_lens
         )
         state.roots.copy_(root)
         if self.drafter.needs_hidden:
@@ -249,10 +247,9 @@ class SpeculativeDecoder:
                 raise RuntimeError(f"prompt {request.index}: the target's logits hold NaN or infinity")
             emitted = length - len(request.prompt) - len(request.tokens)
             drafted = max(d for d, token in zip(depth, candidates, strict=True) if 0 <= token < vocab_size)
-            chunk = Chunk(request, tokens[:emitted], logprobs[:emitted])
-            request.extend(chunk.tokens, chunk.logprobs, finished)
+            request.extend(tokens[:emitted], logprobs[:emitted], finished)
             self.metrics.count(emitted, drafted, accepted)
-            chunks.append(chunk)
+            chunks.append(Chunk(request, tokens[:emitted], logprobs[:emitted]))
         self._retire([slot for slot, request in live.items() if request.finish_reason is not None])
         yield from chunks
 
