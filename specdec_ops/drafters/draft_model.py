@@ -19,13 +19,13 @@ class _ModelDrafter(Drafter):
     which overwrites what rejected drafts left and fills in the accepted drafts that the model had not seen.
     """
 
-    def __init__(self, model: Any, num_draft: int, refed: int) -> None:
+    def __init__(self, model: Any, num_draft: int, refed: int, tokens_ahead: range) -> None:
         from specdec_ops.integrations.transformers import check_model
 
         if num_draft < 1:
             raise ValueError(f"num_draft must be 1 or more, got {num_draft}")
         check_model(model)
-        self.model, self.num_draft, self.refed = model, num_draft, refed
+        self.model, self.num_draft, self.refed, self.tokens_ahead = model, num_draft, refed, tokens_ahead
         self.paged: Any = None
 
     def prefill(self, state: DecodeState, prompts: Prompts) -> None:
@@ -33,11 +33,11 @@ class _ModelDrafter(Drafter):
             self.prepare(state)
         self.forward(prompts.tokens, prompts.positions, prompts.nodes, rows=1)
 
-    def prepare(self, state: DecodeState, ahead: Iterable[int] = ()) -> None:
+    def prepare(self, state: DecodeState) -> None:
         """Makes what every step uses, for a decoder that this drafter has not served before.
 
         A step begins by filling in tensors made here, whose views are its forwards' arguments: small operators are what
-        a step spends its time on. `self.ahead` are the requests' lengths and so many tokens more, `[1, B]` each.
+        a step spends its time on. `self.ahead` are the requests' lengths and `tokens_ahead` more, `[1, B]` each.
         """
         from specdec_ops.integrations.transformers import PagedModel
 
@@ -47,7 +47,7 @@ class _ModelDrafter(Drafter):
         self.counts = torch.arange(slots + 1, dtype=torch.int32, device=device)  # cu_nodes of one node each
         # Rows of `lengths`: where the tokens fed again start; which of their logits is the root's; lengths ahead.
         before, start = self.counts[None, :-1] * refed - 1, torch.zeros_like(self.counts[None, :-1])
-        self.offsets = torch.cat([start - refed, before, *(start + n for n in ahead)])
+        self.offsets = torch.cat([start - refed, before, *(start + n for n in self.tokens_ahead)])
         most = torch.full_like(self.offsets, torch.iinfo(torch.int32).max)
         most[1] = before + refed
         self.bounds = torch.zeros_like(most), most
@@ -90,11 +90,12 @@ class DraftModel(_ModelDrafter):
     def __init__(self, model: Any, num_draft: int, temperature: float | None = None) -> None:
         if temperature is not None and not temperature >= 0:
             raise ValueError(f"the draft temperature must be 0 or more, got {temperature}")
-        super().__init__(model, num_draft, refed=2)  # the root, and the last draft if all were accepted
+        # Fed again: the root, and the last draft if all were accepted.
+        super().__init__(model, num_draft, refed=2, tokens_ahead=range(num_draft - 1))
         self.depth, self.lookahead, self.temperature = num_draft, num_draft, temperature
 
     def prepare(self, state: DecodeState) -> None:
-        super().prepare(state, ahead=range(self.num_draft - 1))
+        super().prepare(state)
         block_table = state.pool.block_table
         self.inputs = [(lengths, Nodes(block_table, lengths[0], self.counts, 1)) for lengths in self.ahead]
         self.no_uniforms = torch.zeros(self.num_draft, len(state.lengths), device=state.device).unbind()
@@ -143,12 +144,13 @@ class DraftTree(_ModelDrafter):
         most = topk + (depth - 1) * topk**2
         if topk < 1 or depth < 1 or num_draft > most:
             raise ValueError(f"num_draft={num_draft} is more than the {most} nodes of topk={topk} and depth={depth}")
-        super().__init__(model, num_draft, refed=depth + 1)  # all that one step may have accepted, and the root
+        # Fed again: all that one step may have accepted, and the root. Ahead: where a level's nodes start.
+        super().__init__(model, num_draft, refed=depth + 1, tokens_ahead=range(0, (depth - 1) * topk, topk))
         self.topk, self.depth, self.lookahead = topk, depth, (depth - 1) * topk
 
     def prepare(self, state: DecodeState) -> None:
         slots, k, device, levels = len(state.lengths), self.topk, state.device, range(1, self.depth)
-        super().prepare(state, ahead=((level - 1) * k for level in levels))
+        super().prepare(state)
 
         def integers(values: Iterable[int]) -> Tensor:
             return torch.tensor([*values], dtype=torch.int32, device=device)
