@@ -181,7 +181,8 @@ class Schedule {
   __aicore__ inline void Init(const TreeAttentionArguments& a, const TreeAttentionTiling& tiling, uint32_t block) {
     tiling_ = &tiling;
     group_ = tiling.shape.heads / tiling.shape.kv_heads;
-    task_ = uint64_t{block} - tiling.cores;  // one step before the first
+    step_ = 2 * block + 1;
+    task_ = uint64_t{block} - step_;  // one step before the first
     requests_.Init(a, tiling.shape);
     depths_.Init(a, tiling.shape);
     item_.request.nodes = 0;
@@ -210,7 +211,8 @@ class Schedule {
   }
 
   __aicore__ inline bool NextTask() {
-    task_ += tiling_->cores;
+    task_ += step_;
+    step_ = 2 * tiling_->cores - step_;
     while (task_ >= tasks_end_) {
       if (!NextRows()) return false;
     }
@@ -224,7 +226,8 @@ class Schedule {
     return true;
   }
 
-  // The tasks of the next block of rows are numbers [tasks_begin_, tasks_end_); this core does every cores-th of all.
+  // The tasks of the next block of rows are numbers [tasks_begin_, tasks_end_); the cores take them in order, then in
+  // reverse, and so on: what makes tasks longer than others repeats from request to request.
   __aicore__ inline bool NextRows() {
     item_.row += item_.rows;
     while (item_.row >= item_.request.nodes * group_) {
@@ -272,7 +275,7 @@ class Schedule {
   Requests requests_;
   Depths depths_;
   Item item_;
-  uint32_t group_, splits_ = 1, tiles_ = 0;
+  uint32_t group_, step_, splits_ = 1, tiles_ = 0;
   uint64_t task_, tasks_begin_ = 0, tasks_end_ = 0;
 };
 
