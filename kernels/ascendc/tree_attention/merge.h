@@ -1,5 +1,5 @@
 // Partial results to whole ones, by their log-sum-exp: the splits of tree attention, and merge_attention.
-// A core takes 16 rows at once, which are whole 32-byte lines of `out` and `lse` whatever the head size.
+// A core takes a multiple of 16 rows at once, which are whole 32-byte lines of `out` and `lse` whatever the head size.
 #pragma once
 
 #include "kernels/ascendc/tree_attention/rows.h"
@@ -18,6 +18,8 @@ class TreeAttentionMerge {
     const TreeAttentionShape& shape = tiling.shape;
     requests_.Init(a, shape);
     width_ = AlignUp(shape.d_v, 16);
+    rows_ = tiling.merge_rows;
+    lanes_ = rows_ * kRowBlock;
     total_ = shape.num_nodes * shape.heads;
     has_sinks_ = a.sinks != nullptr;
     if (has_sinks_) sinks_gm_.SetGlobalBuffer((__gm__ float*)a.sinks, shape.heads);
@@ -28,15 +30,15 @@ class TreeAttentionMerge {
     lse_gm_.SetGlobalBuffer((__gm__ float*)a.lse, total_);
 
     AscendC::LocalMemAllocator<AscendC::Hardware::UB> ub;
-    out_ = ub.Alloc<float>(kMergeRows * width_);
-    outputs_[0] = ub.Alloc<float>(kMergeRows * width_);
-    outputs_[1] = ub.Alloc<float>(kMergeRows * width_);
-    narrow_ = ub.Alloc<T>(kMergeRows * width_);
-    parts_ = ub.Alloc<float>((kMaxSplits + 1) * kMergeLanes);
-    lse_ = ub.Alloc<float>(kMergeLanes);
-    top_ = ub.Alloc<float>(2 * kMergeLanes);
-    sinks_ = ub.Alloc<float>(kMergeRows);
-    packed_ = ub.Alloc<float>(kMergeRows);
+    out_ = ub.Alloc<float>(rows_ * width_);
+    outputs_[0] = ub.Alloc<float>(rows_ * width_);
+    outputs_[1] = ub.Alloc<float>(rows_ * width_);
+    narrow_ = ub.Alloc<T>(rows_ * width_);
+    parts_ = ub.Alloc<float>((tiling.splits + 1) * lanes_);
+    lse_ = ub.Alloc<float>(lanes_);
+    top_ = ub.Alloc<float>(2 * lanes_);
+    sinks_ = ub.Alloc<float>(rows_);
+    packed_ = ub.Alloc<float>(rows_);
   }
 
   __aicore__ inline void Process() {
@@ -44,11 +46,11 @@ class TreeAttentionMerge {
     Request request;
     bool have = requests_.Next(request);
     AscendC::SetFlag<AscendC::HardEvent::MTE3_V>(kStored);
-    for (uint64_t unit = static_cast<uint64_t>(AscendC::GetBlockIdx()); unit * kMergeRows < total_; unit += cores) {
-      const int64_t begin = static_cast<int64_t>(unit * kMergeRows);
-      const int64_t end = Lesser<int64_t>(begin + kMergeRows, total_);
-      AscendC::Duplicate(out_, 0.0f, static_cast<int32_t>(kMergeRows * width_));
-      FillMinusInfinity(lse_, kMergeLanes);
+    for (uint64_t unit = static_cast<uint64_t>(AscendC::GetBlockIdx()); unit * rows_ < total_; unit += cores) {
+      const int64_t begin = static_cast<int64_t>(unit * rows_);
+      const int64_t end = Lesser<int64_t>(begin + rows_, total_);
+      AscendC::Duplicate(out_, 0.0f, static_cast<int32_t>(rows_ * width_));
+      FillMinusInfinity(lse_, lanes_);
       Barrier();
       for (int64_t row = begin; row < end;) {
         const int64_t heads = tiling_->shape.heads;
@@ -65,47 +67,54 @@ class TreeAttentionMerge {
   }
 
  private:
-  static constexpr int32_t kStored = 0;  // a flag: the rows before have left
+  // Flags: the rows before have left; weights are there; 0 and 1 are the parts' buffers.
+  static constexpr int32_t kStored = 0, kWeights = 2;
 
   __aicore__ inline void MergeRequest(const Request& request, uint32_t at, uint64_t row, uint32_t rows) {
     const uint32_t splits = SplitsOf(request, *tiling_), lanes = rows * kRowBlock;
     uint32_t parts = splits;
-    for (uint32_t i = 0; i < splits; ++i) {
-      AscendC::DataCopy(parts_[i * lanes], parts_gm_[(i * total_ + row) * kRowBlock], lanes);
-    }
+    AscendC::DataCopyPad(parts_, parts_gm_[row * kRowBlock],
+                         AscendC::DataCopyExtParams(static_cast<uint16_t>(splits), lanes * 4,
+                                                    static_cast<uint32_t>((total_ - rows) * kRowBlock * 4), 0, 0),
+                         AscendC::DataCopyPadExtParams<float>(false, 0, 0, 0));
+    AscendC::SetFlag<AscendC::HardEvent::MTE2_V>(kWeights);
+    for (uint32_t i = 0; i < 2 && i < splits; ++i) LoadPart(i, row, rows);
     if (has_sinks_) {
       Order<AscendC::HardEvent::V_S>();
       for (uint32_t i = 0; i < rows; ++i) {
         sinks_.SetValue(i, sinks_gm_.GetValue((row + i) % tiling_->shape.heads));
       }
-      for (uint32_t i = rows; i < kMergeRows; ++i) sinks_.SetValue(i, 0.0f);
+      for (uint32_t i = rows; i < rows_; ++i) sinks_.SetValue(i, 0.0f);
       Order<AscendC::HardEvent::S_V>();
-      Spread(parts_[splits * lanes], sinks_, kMergeRows);
+      Spread(parts_[splits * lanes], sinks_, rows_);
       ++parts;
     }
-    Order<AscendC::HardEvent::MTE2_V>();
+    AscendC::WaitFlag<AscendC::HardEvent::MTE2_V>(kWeights);
     Barrier();
     MergeWeights(parts_, parts, lanes, lse_[at * kRowBlock], top_);
     for (uint32_t i = 0; i < splits; ++i) {
       const AscendC::LocalTensor<float>& part = outputs_[i % 2];
       const int32_t id = static_cast<int32_t>(i % 2);
-      if (i >= 2) AscendC::WaitFlag<AscendC::HardEvent::V_MTE2>(id);
-      AscendC::DataCopy(part, outputs_gm_[(i * total_ + row) * width_], rows * width_);
-      Order<AscendC::HardEvent::MTE2_V>(id);
+      AscendC::WaitFlag<AscendC::HardEvent::MTE2_V>(id);
       ByRow<RowOp::kMul>(part, parts_[i * lanes], rows, width_);
       Barrier();
       AscendC::Add(out_[at * width_], out_[at * width_], part, static_cast<int32_t>(rows * width_));
       Barrier();
-      if (i + 2 < splits) AscendC::SetFlag<AscendC::HardEvent::V_MTE2>(id);
+      Order<AscendC::HardEvent::V_MTE2>(id);
+      if (i + 2 < splits) LoadPart(i + 2, row, rows);
     }
-    Order<AscendC::HardEvent::V_MTE2>();
+  }
+
+  __aicore__ inline void LoadPart(uint32_t i, uint64_t row, uint32_t rows) {
+    AscendC::DataCopy(outputs_[i % 2], outputs_gm_[(i * total_ + row) * width_], rows * width_);
+    AscendC::SetFlag<AscendC::HardEvent::MTE2_V>(static_cast<int32_t>(i % 2));
   }
 
   __aicore__ inline void StoreRows(uint64_t row, uint32_t rows) {
     const uint32_t d_v = tiling_->shape.d_v, bytes = d_v * static_cast<uint32_t>(sizeof(T));
     AscendC::WaitFlag<AscendC::HardEvent::MTE3_V>(kStored);
-    Narrow(narrow_, out_, kMergeRows * width_);
-    Fold<true>(packed_, lse_, kMergeLanes / kLanes);
+    Narrow(narrow_, out_, rows_ * width_);
+    Fold<true>(packed_, lse_, lanes_ / kLanes);
     Order<AscendC::HardEvent::V_MTE3>();
     const uint32_t gap = (width_ * static_cast<uint32_t>(sizeof(T)) - AlignUp(bytes, kBlockBytes)) / kBlockBytes;
     AscendC::DataCopyPad(out_gm_[row * d_v], narrow_,
@@ -121,7 +130,7 @@ class TreeAttentionMerge {
   AscendC::LocalTensor<float> out_, outputs_[2], parts_, lse_, top_, sinks_, packed_;
   AscendC::LocalTensor<T> narrow_;
   uint64_t total_;
-  uint32_t width_;
+  uint32_t width_, rows_, lanes_;
   bool has_sinks_;
 };
 

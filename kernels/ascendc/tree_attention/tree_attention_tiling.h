@@ -49,6 +49,7 @@ struct TreeAttentionTiling {
   uint32_t tile;        // keys of one product
   uint32_t places;      // for tiles of keys, and for tiles of values, in L1
   uint32_t splits;      // parts of one request's keys at most
+  uint32_t merge_rows;  // whose splits a vector core merges at once
   TreeAttentionL1 l1;
   TreeAttentionUb ub;
   TreeAttentionWorkspace workspace;
@@ -59,7 +60,7 @@ constexpr uint32_t kMaxTile = 256;
 constexpr uint32_t kMinSplitKeys = 256;   // a split has at least as many
 constexpr uint32_t kMaxSplits = 24;       // as many as a device has cube cores
 constexpr uint32_t kRowBlock = 8;         // lanes in which a row's maximum or sum is repeated: a 32-byte block
-constexpr uint32_t kMergeRows = 16;       // rows that one core merges at once: whole lines of `out` and `lse`
+constexpr uint32_t kMergeRows = 16;       // rows merged at once are a multiple: whole lines of `out` and `lse`
 constexpr uint32_t kMaxValueSize = 512;   // head size of the values
 constexpr uint32_t kLag = 2;              // outputs of item i come after scores of item i + kLag
 constexpr uint32_t kInFlight = kLag + 1;  // items from scores to outputs
@@ -69,6 +70,8 @@ constexpr uint32_t kConvertRows = 16;     // int8 rows widened at once
 enum class TreeAttentionType { kHalf, kBfloat16, kFloat };
 
 namespace tiling {
+
+constexpr uint64_t kUbBytes = 184 * 1024;
 
 inline uint32_t round_up(uint32_t x, uint32_t multiple) { return (x + multiple - 1) / multiple * multiple; }
 inline uint64_t round_up(uint64_t x, uint64_t multiple) { return (x + multiple - 1) / multiple * multiple; }
@@ -101,7 +104,6 @@ inline bool carve_l1(TreeAttentionTiling& t, uint32_t element) {
 }
 
 inline bool carve_ub(TreeAttentionTiling& t, uint32_t element, bool quantized, uint32_t chunk_bytes) {
-  constexpr uint64_t kUbBytes = 184 * 1024;
   const uint32_t d_qk = round_up(t.shape.d_qk, 32u), d_v = round_up(t.shape.d_v, 16u);
   const uint32_t step = t.step_rows / 2, rows = t.rows / 2;  // of one of the two vector cores
   constexpr uint32_t kFloat = 4;
@@ -140,6 +142,15 @@ inline uint32_t fit_rows(TreeAttentionTiling& t, uint32_t wanted, uint32_t eleme
       if (carve_ub(t, element, quantized, chunk_bytes)) return t.rows;
   }
   return 0;
+}
+
+// As even parts as fit of a vector core's share of all rows.
+inline uint32_t merge_rows(const TreeAttentionTiling& t) {
+  const uint64_t row_bytes = round_up(t.shape.d_v, 16u) * 16 + (t.splits + 5) * kRowBlock * 4;
+  const uint64_t most = kUbBytes / row_bytes / kMergeRows * kMergeRows, cores = 2 * t.cores;
+  const uint64_t share = (t.shape.num_nodes * t.shape.heads + cores - 1) / cores;
+  const uint64_t rounds = (share + most - 1) / most;
+  return static_cast<uint32_t>(round_up((share + rounds - 1) / rounds, uint64_t{kMergeRows}));
 }
 
 }  // namespace tiling
@@ -193,6 +204,7 @@ inline bool tree_attention_tiling(const TreeAttentionShape& shape, TreeAttention
   }
   const uint64_t total = tasks * t.splits * shape.batch;
   t.cores = total == 0 ? 1 : total < cube_cores ? static_cast<uint32_t>(total) : cube_cores;
+  t.merge_rows = tiling::merge_rows(t);
 
   const uint64_t d_qk = tiling::round_up(shape.d_qk, 32u), d_v = tiling::round_up(shape.d_v, 16u);
   const uint64_t step = uint64_t{t.step_rows} * t.tile, result_rows = t.splits * shape.num_nodes * shape.heads;
