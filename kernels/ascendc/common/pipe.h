@@ -23,6 +23,14 @@ __aicore__ inline void Order(int32_t id = EVENT_ID0) {
   AscendC::WaitFlag<event>(id);
 }
 
+// Asks for the cache line of the first element, so that GetValue need not wait for it later.
+template <typename T>
+__aicore__ inline void Preload(const AscendC::GlobalTensor<T>& from) {
+  AscendC::GlobalTensor<uint64_t> line;
+  line.SetGlobalBuffer((__gm__ uint64_t*)from.GetPhyAddr());
+  AscendC::DataCachePreload(line, int64_t{0});
+}
+
 // `count` elements into UB; the last 32-byte block is filled up with `fill`.
 template <typename T>
 __aicore__ inline void Load(const AscendC::LocalTensor<T>& to, const AscendC::GlobalTensor<T>& from, uint32_t count,

@@ -44,6 +44,8 @@ class KvAppend {
   }
 
   __aicore__ inline void Process() {
+    // Of this core's first request, if all are alike.
+    Preload(context_lens_[AscendC::GetBlockIdx() * tiling_.table.batch / tiling_.cores]);
     copy_.Begin(0);
     Append(0);
     // A latent cache holds the values in its keys: the same bytes are written twice.
@@ -116,6 +118,11 @@ class KvRollback {
   }
 
   __aicore__ inline void Process() {
+    if (tiling_.path_len > 0) {
+      const uint64_t first = AscendC::GetBlockIdx() % tiling_.groups;
+      Preload(num_accepted_[first]);
+      Preload(path_[first * tiling_.path_len]);
+    }
     copy_.Begin(0);
     MoveColumns();
     MoveRequests();

@@ -75,7 +75,7 @@ struct KvRollbackTiling {
 // Fills in the split; `caches`, `num_caches`, `num_split` and `rest` are there.
 inline void kv_rollback_split(KvRollbackTiling& t, uint32_t vector_cores) {
   // A core of a group reads the path of each of its requests: with many requests, that should not be all of them.
-  constexpr uint64_t kRequestsOfGroup = 16, kGrain = 512;
+  constexpr uint64_t kRequestsOfGroup = 16, kGrain = 128;
   uint64_t columns = 0;
   for (uint32_t i = 0; i < t.num_split; ++i) columns += t.caches[i].row_bytes;
   uint64_t groups = t.table.batch / kRequestsOfGroup;

@@ -230,12 +230,6 @@ class Passes {
     else
       Preload(RowOf<half>(of_draft, row, id, 1));
   }
-  template <typename T>
-  __aicore__ inline void Preload(const AscendC::GlobalTensor<T>& from) const {
-    AscendC::GlobalTensor<uint64_t> line;
-    line.SetGlobalBuffer((__gm__ uint64_t*)from.GetPhyAddr());
-    AscendC::DataCachePreload(line, int64_t{0});
-  }
 
   // out[i] = x[i] <mode> bound ? yes[i] : no
   __aicore__ inline void Choose(const AscendC::LocalTensor<float>& out, const AscendC::LocalTensor<float>& x,
