@@ -17,7 +17,8 @@ class TileKernel : public Float32Softmax {
   static constexpr int kKeys = 48;
 
   TileKernel(const TreeAttentionParams& p, int64_t max_rows)
-      : p_(p),
+      : ahead(p),
+        p_(p),
         ldq_(round_up(p.d_qk, kLanes)),
         ldo_(round_up(p.d_v, kLanes)),
         queries_(max_rows * ldq_),
@@ -25,6 +26,14 @@ class TileKernel : public Float32Softmax {
         block_(kKeys * (p.d_qk + p.d_v)),
         zeros_(std::max(p.d_qk, p.d_v)) {
     zeros_.clear();
+  }
+
+  ReadAhead ahead;
+
+  // With several tiles a head there is little to gain, and the loops below are better left alone.
+  int64_t fetch_steps(int64_t tiles) const { return tiles == 1 ? 0 : 2 * kKeys; }
+  int64_t tile_steps(int64_t tiles) const {
+    return tiles > 1 ? 0 : kKeys / kUnroll * (p_.d_qk / kStepD) + p_.d_v / kUnroll * (kKeys / kStepKeys);
   }
 
   void start(const Task& task) {
@@ -37,7 +46,9 @@ class TileKernel : public Float32Softmax {
 
   void fetch(const KeyBlock& block, int64_t tiles) {
     float* copy = block_.get();
+    one_tile_ = tiles == 1;
     const auto place = [&](int j, int64_t n) -> const float* {
+      if (tiles > 1) ahead.step();
       if (!block.rows[j]) return zeros_.get();
       const auto* in = reinterpret_cast<const T*>(block.rows[j]);
       if constexpr (std::is_same_v<T, float>)
@@ -53,7 +64,11 @@ class TileKernel : public Float32Softmax {
   template <int kVecs>
   void scores(int64_t tile, const KeyBlock& block, float* s) {
     for_each_unroll(block.count, [&](int64_t j, auto unroll) {
-      dots<kVecs, unroll.value>(keys_ + j, queries_.get() + tile * kTileRows * ldq_, s + j * kTileRows);
+      const float* q = queries_.get() + tile * kTileRows * ldq_;
+      if (one_tile_)
+        dots<kVecs, unroll.value, true>(keys_ + j, q, s + j * kTileRows);
+      else
+        dots<kVecs, unroll.value, false>(keys_ + j, q, s + j * kTileRows);
     });
   }
 
@@ -61,7 +76,10 @@ class TileKernel : public Float32Softmax {
   void accumulate(int64_t tile, const KeyBlock& block, const float* s, const F* alpha) {
     float* out = outputs_.get() + tile * kTileRows * ldo_;
     for_each_unroll(p_.d_v, [&](int64_t d, auto unroll) {
-      weigh<kVecs, unroll.value>(block.count, d, s, alpha, out + d * kTileRows);
+      if (one_tile_)
+        weigh<kVecs, unroll.value, true>(block.count, d, s, alpha, out + d * kTileRows);
+      else
+        weigh<kVecs, unroll.value, false>(block.count, d, s, alpha, out + d * kTileRows);
     });
   }
 
@@ -80,6 +98,8 @@ class TileKernel : public Float32Softmax {
   }
 
  private:
+  static constexpr int kStepD = 16, kStepKeys = 8;  // between two steps of reading ahead
+
   // Covers [0, n) by kUnroll at a time and the rest in smaller steps.
   template <typename Function>
   static SPECDEC_INLINE void for_each_unroll(int64_t n, Function function) {
@@ -90,17 +110,21 @@ class TileKernel : public Float32Softmax {
   }
 
   // s[t][row] = keys[t] . Q^T[.][row]
-  template <int kVecs, int kUnrolled>
+  template <int kVecs, int kUnrolled, bool kAsk>
   void __attribute__((noinline)) dots(const float* const* keys, const float* queries, float* s) {
     const float* key[kUnrolled];
     F sum[kUnrolled][kVecs] = {};
     for (int t = 0; t < kUnrolled; ++t) key[t] = keys[t];
-    for (int64_t d = 0; d < p_.d_qk; ++d, queries += kTileRows) {
-      F row[kVecs];
-      for (int v = 0; v < kVecs; ++v) row[v] = load(queries + v * kLanes);
-      for (int t = 0; t < kUnrolled; ++t) {
-        const F x = splat(key[t][d]);
-        for (int v = 0; v < kVecs; ++v) sum[t][v] += x * row[v];
+    for (int64_t d = 0; d < p_.d_qk;) {
+      if constexpr (kAsk) ahead.step();
+      for (const int64_t end = kAsk ? std::min<int64_t>(d + kStepD, p_.d_qk) : p_.d_qk; d < end;
+           ++d, queries += kTileRows) {
+        F row[kVecs];
+        for (int v = 0; v < kVecs; ++v) row[v] = load(queries + v * kLanes);
+        for (int t = 0; t < kUnrolled; ++t) {
+          const F x = splat(key[t][d]);
+          for (int v = 0; v < kVecs; ++v) sum[t][v] += x * row[v];
+        }
       }
     }
     for (int t = 0; t < kUnrolled; ++t)
@@ -108,18 +132,21 @@ class TileKernel : public Float32Softmax {
   }
 
   // out[t][row] <- alpha[row] * out[t][row] + sum over keys of V[key][d + t] * p[key][row]
-  template <int kVecs, int kUnrolled>
+  template <int kVecs, int kUnrolled, bool kAsk>
   void __attribute__((noinline)) weigh(int count, int64_t d, const float* p, const F* alpha, float* out) {
     F sum[kUnrolled][kVecs];
     for (int t = 0; t < kUnrolled; ++t)
       for (int v = 0; v < kVecs; ++v) sum[t][v] = load(out + t * kTileRows + v * kLanes) * alpha[v];
-    for (int j = 0; j < count; ++j, p += kTileRows) {
-      const float* value = values_[j] + d;
-      F row[kVecs];
-      for (int v = 0; v < kVecs; ++v) row[v] = load(p + v * kLanes);
-      for (int t = 0; t < kUnrolled; ++t) {
-        const F x = splat(value[t]);
-        for (int v = 0; v < kVecs; ++v) sum[t][v] += x * row[v];
+    for (int j = 0; j < count;) {
+      if constexpr (kAsk) ahead.step();
+      for (const int end = kAsk ? std::min(j + kStepKeys, count) : count; j < end; ++j, p += kTileRows) {
+        const float* value = values_[j] + d;
+        F row[kVecs];
+        for (int v = 0; v < kVecs; ++v) row[v] = load(p + v * kLanes);
+        for (int t = 0; t < kUnrolled; ++t) {
+          const F x = splat(value[t]);
+          for (int v = 0; v < kVecs; ++v) sum[t][v] += x * row[v];
+        }
       }
     }
     for (int t = 0; t < kUnrolled; ++t)
@@ -130,6 +157,7 @@ class TileKernel : public Float32Softmax {
   const int64_t ldq_, ldo_;          // padded head sizes
   Buffer<float> queries_, outputs_;  // [tile][d][row]
   Buffer<float> block_, zeros_;
+  bool one_tile_ = false;  // a head
   const float *keys_[kKeys], *values_[kKeys];
 };
 

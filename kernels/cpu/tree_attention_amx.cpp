@@ -28,7 +28,8 @@ class AmxKernel {
   static constexpr int kKeys = 128;
 
   AmxKernel(const TreeAttentionParams& p, int64_t max_rows)
-      : p_(p),
+      : ahead(p),
+        p_(p),
         d_qk_(round_up(p.d_qk, kPairs)),
         d_v_(round_up(p.d_v, 4 * kSide)),
         queries_(max_rows * d_qk_ / 2),
@@ -43,6 +44,11 @@ class AmxKernel {
     _tile_loadconfig(&config);
   }
   ~AmxKernel() { _tile_release(); }
+
+  ReadAhead ahead;
+
+  int64_t fetch_steps(int64_t) const { return kKeys / kSide + kKeys / kPairs * (d_v_ / kSide); }
+  int64_t tile_steps(int64_t) const { return kKeys / 32 + d_v_ / 32; }
 
   // The sign of the scale goes into the queries: a negative factor would turn the -inf of an unseen key around.
   float score_factor() const { return p_.scale == 0.f ? 1.f : std::fabs(p_.scale); }
@@ -61,7 +67,10 @@ class AmxKernel {
 
   void fetch(const KeyBlock& block, int64_t tiles) {
     const int64_t pairs = (block.count + kPairs - 1) / kPairs;
-    for (int j = 0; j < block.count; j += kSide) place_keys(block, j, tiles == 1);
+    for (int j = 0; j < block.count; j += kSide) {
+      ahead.step();
+      place_keys(block, j, tiles == 1);
+    }
     for (int64_t j = round_up(block.count, kSide); j < kKeys; j += kSide) key_tiles_[j / kSide] = {zeros_.get(), 0};
     for (int64_t pair = 0; pair < pairs; ++pair) {
       for (int i = 0; i < kPairs; ++i) {
@@ -69,8 +78,10 @@ class AmxKernel {
         const char* row = j < block.count ? block.rows[block.count + j] : nullptr;
         std::memcpy(value_rows_.get() + i * d_v_, row ? row : static_cast<const void*>(zeros_.get()), p_.d_v * 2);
       }
-      for (int64_t d = 0; d < p_.d_v; d += 8)
+      for (int64_t d = 0; d < p_.d_v; d += 8) {
+        if (d % kSide == 0) ahead.step();
         transpose(value_rows_.get() + d, d_v_, values_.get() + pair * d_v_ * kPairs + d * kPairs);
+      }
     }
   }
 
@@ -78,9 +89,11 @@ class AmxKernel {
   void scores(int64_t tile, const KeyBlock& block, float* s) {
     const uint32_t* q = queries_.get() + tile * kTileRows * d_qk_ / 2;
     constexpr int kLefts = 4 / kVecs;
-    for (int j = 0; j < block.count; j += kLefts * kSide)
+    for (int j = 0; j < block.count; j += kLefts * kSide) {
+      ahead.step();
       multiply<kVecs>(key_tiles_ + j / kSide, kPairs, {q, kSide, kSide * d_qk_ / 2}, kSide * kSide, d_qk_ / kPairs,
                       false, s + j * kTileRows);
+    }
   }
 
   template <int kVecs>
@@ -94,6 +107,7 @@ class AmxKernel {
     std::fill(s + (block.count + 1) / 2 * kTileRows, s + steps * kSide * kTileRows, 0.f);
     constexpr int kLefts = 4 / kVecs;
     for (int64_t d = 0; d < p_.d_v; d += kLefts * kSide) {
+      ahead.step();
       Left values[kLefts];
       for (int i = 0; i < kLefts; ++i) values[i] = {values_.get() + (d + i * kSide) * kPairs, 2 * kPairs};
       multiply<kVecs>(values, d_v_ * kPairs, {reinterpret_cast<const uint32_t*>(s), kTileRows, kSide},

@@ -39,7 +39,8 @@ class FewRowsKernel : public Float32Softmax {
   static constexpr int kKeys = 32;
 
   FewRowsKernel(const TreeAttentionParams& p, int64_t max_rows)
-      : p_(p),
+      : ahead(p),
+        p_(p),
         ldq_(round_up(p.d_qk, kLanes)),
         ldo_(round_up(p.d_v, kLanes)),
         queries_(max_rows * ldq_),
@@ -47,6 +48,11 @@ class FewRowsKernel : public Float32Softmax {
         zeros_(std::max(p.d_qk, p.d_v)) {
     zeros_.clear();
   }
+
+  ReadAhead ahead;
+
+  int64_t fetch_steps(int64_t) const { return 0; }
+  int64_t tile_steps(int64_t) const { return kKeys / kDotKeys + p_.d_v / (kWide * kLanes) * (kKeys / kStepKeys); }
 
   void start(const Task& task) {
     rows_ = task.row_end - task.row_begin;
@@ -63,8 +69,10 @@ class FewRowsKernel : public Float32Softmax {
 
   template <int kVecs>
   void scores(int64_t tile, const KeyBlock& block, float* s) {
-    for (int j = 0; j < block.count; j += kDotKeys)
+    for (int j = 0; j < block.count; j += kDotKeys) {
       for (int64_t r = 0; r < live_rows(tile); r += kRows) dots(tile * kTileRows + r, block, j, s + j * kTileRows + r);
+      ahead.step();
+    }
   }
 
   template <int kVecs>
@@ -92,6 +100,7 @@ class FewRowsKernel : public Float32Softmax {
  private:
   static constexpr int kRows = 4;
   static constexpr int kDotKeys = kLanes == 16 ? 4 : 2;  // times kRows accumulators
+  static constexpr int kStepKeys = 8;                    // between two steps of reading ahead
   static constexpr int kWide = kLanes == 16 ? 4 : 2;     // vectors of d at once, times kRows accumulators
 
   int64_t live_rows(int64_t tile) const { return std::min<int64_t>(kTileRows, rows_ - tile % tiles_ * kTileRows); }
@@ -130,6 +139,7 @@ class FewRowsKernel : public Float32Softmax {
     for (int i = 0; i < kRows; ++i)
       for (int w = 0; w < kWidth; ++w) sum[i][w] = load(out + i * ldo_ + d + w * kLanes) * splat(alpha[i]);
     for (int j = 0; j < block.count; ++j) {
+      if (j % kStepKeys == 0) ahead.step();
       const T* value = cache_rows_[block.count + j] + d;
       const float scale = block.scales[block.count + j];
       F in[kWidth];

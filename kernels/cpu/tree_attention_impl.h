@@ -4,10 +4,10 @@
 // A task is a block of query rows of one request (row = node * group + head of the group), for some KV heads, against a
 // range of slots. It goes through the slots block by block and through the heads within a block: the rows of one head
 // lie a whole token apart, and reading a token's heads soon after each other is 1.5 to 2 times as fast as one head's
-// whole context at a time. What is cut where depends on the request's own sizes and on static arguments alone, so that
-// neither the rest of the batch nor the number of threads changes a result. A kernel keeps the rows in the lanes of its
-// vectors: the scores of a tile are S^T [key][row], the output is O^T [d][row], and the softmax state is a vector a
-// tile, without a horizontal reduction anywhere.
+// whole context at a time. While it computes on a block, it asks for the next one (ReadAhead). What is cut where
+// depends on the request's own sizes and on static arguments alone, so that neither the rest of the batch nor the
+// number of threads changes a result. A kernel keeps the rows in the lanes of its vectors: the scores of a tile are S^T
+// [key][row], and the softmax state is a vector a tile, without a horizontal reduction anywhere.
 #pragma once
 
 #include <ATen/Parallel.h>
@@ -248,17 +248,19 @@ void for_each_query_vector(const TreeAttentionParams& p, const Task& task, int64
   });
 }
 
-// The keys and values of consecutive slots: where they lie (null: no valid block there).
+// The keys and values of consecutive slots for one KV head: where they lie (null: no valid block there).
 struct KeyBlock {
-  int64_t first_slot = 0;
+  int64_t first_slot = 0, head = 0;
   int count = 0;
   bool holes = false;
   const char* rows[2 * kMaxKeys];  // `count` keys, then `count` values
   float scales[2 * kMaxKeys];
 
-  void find(const TreeAttentionParams& p, const Task& task, int64_t head, int64_t slot, int keys) {
+  // Starts with the task's first head.
+  void find(const TreeAttentionParams& p, const Task& task, int64_t slot, int keys) {
     const int64_t element = element_size(p.cache_dtype);
     first_slot = slot;
+    head = task.head_begin;
     count = int(std::clamp<int64_t>(task.slot_end - slot, 0, keys));
     holes = false;
     int64_t page = slot / p.block_size, offset = slot % p.block_size;
@@ -272,41 +274,96 @@ struct KeyBlock {
       for (; j < count && offset < p.block_size; ++j, ++offset) {
         rows[j] = valid ? k + offset * p.k_strides[1] * element : nullptr;
         rows[count + j] = valid ? v + offset * p.v_strides[1] * element : nullptr;
-        const int64_t token = (block * p.block_size + offset) * p.kv_heads + head;
-        const int64_t index = p.scale_per_token ? token : head;
-        scales[j] = p.k_scale && valid ? p.k_scale[index] : 1.f;
-        scales[count + j] = p.v_scale && valid ? p.v_scale[index] : 1.f;
+        tokens_[j] = block * p.block_size + offset;
       }
     }
+    find_scales(p);
   }
+
+  void next_head(const TreeAttentionParams& p) {
+    const int64_t k_step = p.k_strides[2] * element_size(p.cache_dtype);
+    const int64_t v_step = p.v_strides[2] * element_size(p.cache_dtype);
+    ++head;
+    for (int j = 0; j < count; ++j) rows[j] = rows[j] ? rows[j] + k_step : nullptr;
+    for (int j = count; j < 2 * count; ++j) rows[j] = rows[j] ? rows[j] + v_step : nullptr;
+    if (p.k_scale || p.v_scale) find_scales(p);
+  }
+
+ private:
+  void find_scales(const TreeAttentionParams& p) {
+    for (int j = 0; j < count; ++j) {
+      const int64_t index = p.scale_per_token ? tokens_[j] * p.kv_heads + head : head;
+      scales[j] = p.k_scale && rows[j] ? p.k_scale[index] : 1.f;
+      scales[count + j] = p.v_scale && rows[j] ? p.v_scale[index] : 1.f;
+    }
+  }
+
+  int64_t tokens_[kMaxKeys];
 };
 
-// Reads a block's keys and values, those of all heads of a token after each other, so that the kernels find them in the
-// L2. One head's rows lie a whole token apart, where the hardware's prefetchers do not follow; token by token, keys and
-// values side by side, they do. A page's first line is asked for some rows ahead: its address takes long to translate.
-inline void read_through(const TreeAttentionParams& p, int64_t heads, const KeyBlock& block, const KeyBlock& next) {
-  constexpr int kAhead = 4, kLine = 64;
-  const int64_t element = element_size(p.cache_dtype), k_bytes = p.d_qk * element, v_bytes = p.d_v * element;
-  const auto read = [](const char* at) { asm volatile("" : : "r"(*at)); };
-  for (int j = 0; j < block.count; ++j) {
-    const KeyBlock& later = j + kAhead < block.count ? block : next;
-    const int ahead = j + kAhead < block.count ? j + kAhead : j + kAhead - block.count;
-    if (ahead < later.count) {
-      __builtin_prefetch(later.rows[ahead], 0, 2);  // null is no harm
-      __builtin_prefetch(later.rows[later.count + ahead], 0, 2);
+// Asks for the next block's keys and values in pieces while the kernels work on the present block, so that memory and
+// arithmetic overlap. Many small pieces: a burst would keep the kernels' own misses of the L1 waiting. One head's rows
+// lie a whole token apart, where the hardware's prefetchers do not follow; token by token, keys and values side by
+// side, they do.
+class ReadAhead {
+ public:
+  explicit ReadAhead(const TreeAttentionParams& p) {
+    const int64_t element = element_size(p.cache_dtype);
+    k_stride_ = p.k_strides[2] * element;
+    v_stride_ = p.v_strides[2] * element;
+    row_bytes_ = std::max(p.d_qk, p.d_v) * element;
+    together_ = p.k_strides[2] == p.d_qk && p.v_strides[2] == p.d_v;
+  }
+
+  // `block` at its first head; the kernels are going to call step() about `steps` times.
+  void start(const KeyBlock& block, int64_t heads, int64_t steps) {
+    const int64_t run_bytes = together_ ? heads * row_bytes_ : row_bytes_;
+    block_ = &block;
+    runs_ = together_ ? 1 : heads;
+    run_pieces_ = (run_bytes + kPiece - 1) / kPiece;
+    const int64_t pieces = block.count * runs_ * run_pieces_;
+    pieces_a_step_ = (pieces + steps - 1) / steps;
+    next_ = -1;
+    left_ = 0;
+    next_run();
+  }
+
+  SPECDEC_INLINE void step() {
+    for (int64_t i = 0; i < pieces_a_step_ && left_ > 0; ++i) ask();
+  }
+  void finish() {
+    while (left_ > 0) ask();
+  }
+
+ private:
+  static constexpr int64_t kPiece = 256, kLine = 64;
+
+  SPECDEC_INLINE void ask() {
+    for (int64_t i = 0; i < kPiece; i += kLine) {
+      __builtin_prefetch(k_ + i, 0, 2);
+      __builtin_prefetch(v_ + i, 0, 2);
     }
-    const char *k = block.rows[j], *v = block.rows[block.count + j];
-    if (!k) continue;
-    for (int64_t head = 0; head < heads; ++head) {
-      for (int64_t i = 0; i < std::max(k_bytes, v_bytes); i += kLine) {
-        if (i < k_bytes) read(k + i);
-        if (i < v_bytes) read(v + i);
-      }
-      k += p.k_strides[2] * element;
-      v += p.v_strides[2] * element;
+    k_ += kPiece;
+    v_ += kPiece;
+    if (--left_ == 0) next_run();
+  }
+  SPECDEC_INLINE void next_run() {
+    while (++next_ < block_->count * runs_) {
+      const int64_t j = next_ / runs_, head = next_ % runs_;
+      if (!block_->rows[j]) continue;
+      k_ = block_->rows[j] + head * k_stride_;
+      v_ = block_->rows[block_->count + j] + head * v_stride_;
+      left_ = run_pieces_;
+      return;
     }
   }
-}
+
+  int64_t k_stride_, v_stride_, row_bytes_;
+  bool together_;  // the heads of a token
+  const KeyBlock* block_ = nullptr;
+  const char *k_ = nullptr, *v_ = nullptr;
+  int64_t runs_ = 0, run_pieces_ = 0, next_ = 0, left_ = 0, pieces_a_step_ = 0;
+};
 
 // Who sees what: for each row of a task, its node's ancestors and depth, laid out for tiles of `tile_rows` lanes.
 class Visibility {
@@ -406,7 +463,7 @@ void soft_cap(float* scores, int count, int64_t stride, float factor, float cap)
 // earlier output has to be multiplied by. The reference follows the maximum only when that has risen by more than
 // kSlack: probabilities up to e^kSlack do no harm, and most blocks need no rescaling.
 template <class Kernel, int kVecs>
-void online_softmax(float* scores, int count, float factor, F* reference, F* sum, F* alpha) {
+void online_softmax(Kernel& kernel, float* scores, int count, float factor, F* reference, F* sum, F* alpha) {
   constexpr int64_t kStride = Kernel::kTileRows;
   constexpr float kSlack = 8.f;
   F top[kVecs], base[kVecs];
@@ -422,6 +479,7 @@ void online_softmax(float* scores, int count, float factor, F* reference, F* sum
     sum[v] *= alpha[v];
   }
   for (int j = 0; j < count; j += 2) {
+    kernel.ahead.step();
     F even[kVecs], odd[kVecs];
     for (int v = 0; v < kVecs; ++v) {
       const float* s = scores + j * kStride + v * kLanes;
@@ -496,6 +554,8 @@ class Results {
 //   accumulate<kVecs>(tile, block, s, alpha)    O <- alpha O + P V
 //   output(tile, out)                O, kTileRows rows of round_up(d_v, kLanes)
 //   exp_of, store_probabilities      see online_softmax
+//   ahead                            its ReadAhead; the calls of ahead.step() are spread over its work,
+//   fetch_steps, tile_steps(tiles)    about so many in fetch() and in scores() and accumulate() of a whole block
 template <class Kernel>
 class Worker {
  public:
@@ -518,21 +578,26 @@ class Worker {
     std::fill_n(sum, sum - reference, 0.f);
     kernel_.start(task);
     visibility_.start(task);
-    KeyBlock block, next;
+    KeyBlock blocks[2], *block = &blocks[0], *next = &blocks[1];
+    next->find(p_, task, task.slot_begin, Kernel::kKeys);
+    kernel_.ahead.start(*next, heads, 1);
     for (int64_t slot = task.slot_begin; slot < task.slot_end; slot += Kernel::kKeys) {
-      next.find(p_, task, task.head_begin, slot + Kernel::kKeys, Kernel::kKeys);
+      kernel_.ahead.finish();
+      std::swap(block, next);
+      next->find(p_, task, slot + Kernel::kKeys, Kernel::kKeys);
+      kernel_.ahead.start(
+          *next, heads, heads * (kernel_.fetch_steps(tiles) + tiles * (kernel_.tile_steps(tiles) + Kernel::kKeys / 2)));
       for (int64_t head = 0; head < heads; ++head) {
-        block.find(p_, task, task.head_begin + head, slot, Kernel::kKeys);
-        if (head == 0) read_through(p_, heads, block, next);
-        kernel_.fetch(block, tiles);
+        if (head > 0) block->next_head(p_);
+        kernel_.fetch(*block, tiles);
         for (int64_t tile = 0; tile < tiles; ++tile) {
           const int64_t live = std::min<int64_t>(rows - tile * Kernel::kTileRows, Kernel::kTileRows);
-          if (visibility_.skips(tile, live - 1, block)) continue;
+          if (visibility_.skips(tile, live - 1, *block)) continue;
           const int64_t state_tile = head * tiles + tile, at = state_tile * Kernel::kTileRows;
           if (live <= kLanes)
-            run_tile<1>(tile, state_tile, block, reference + at, sum + at);
+            run_tile<1>(tile, state_tile, *block, reference + at, sum + at);
           else
-            run_tile<Kernel::kTileRows / kLanes>(tile, state_tile, block, reference + at, sum + at);
+            run_tile<Kernel::kTileRows / kLanes>(tile, state_tile, *block, reference + at, sum + at);
         }
       }
     }
@@ -564,7 +629,7 @@ class Worker {
       m[v] = load(reference + v * kLanes);
       l[v] = load(sum + v * kLanes);
     }
-    online_softmax<Kernel, kVecs>(s, block.count, factor, m, l, alpha);
+    online_softmax<Kernel, kVecs>(kernel_, s, block.count, factor, m, l, alpha);
     for (int v = 0; v < kVecs; ++v) {
       store(reference + v * kLanes, m[v]);
       store(sum + v * kLanes, l[v]);
