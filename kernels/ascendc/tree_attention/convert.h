@@ -32,7 +32,7 @@ class Int8Converter {
 
     using AscendC::LocalTensor;
     constexpr AscendC::TPosition kUb = AscendC::TPosition::VECCALC;
-    const uint32_t size = kConvertRows * AlignUp(shape.d_qk < shape.d_v ? shape.d_v : shape.d_qk, 32);
+    const uint32_t size = tiling.convert_rows * AlignUp(shape.d_qk < shape.d_v ? shape.d_v : shape.d_qk, 32);
     raw_ = LocalTensor<int8_t>(kUb, tiling.ub.raw, size);
     half_ = LocalTensor<half>(kUb, tiling.ub.widened, size);
     float_ = LocalTensor<float>(kUb, tiling.ub.widened + size * 2, size);
@@ -47,7 +47,8 @@ class Int8Converter {
     const uint32_t keys = item.Keys(tiling_->tile), middle = CeilDiv(keys, 2);
     const uint32_t end = second_ ? keys : middle;
     for (uint32_t at = second_ ? middle : 0; at < end;) {
-      const SlotRun run = table_.Find(item.request, item.Slot(tiling_->tile) + at, Lesser(end - at, kConvertRows));
+      const SlotRun run =
+          table_.Find(item.request, item.Slot(tiling_->tile) + at, Lesser(end - at, tiling_->convert_rows));
       if (run.block >= 0) {
         ConvertRows(k_, item, at, run);
         ConvertRows(v_, item, at, run);
@@ -92,11 +93,11 @@ class Int8Converter {
                                                     static_cast<uint32_t>(c.slot - c.width), 0, 0),
                          AscendC::DataCopyPadExtParams<int8_t>(true, 0, static_cast<uint8_t>(padded - c.width), 0));
     Order<AscendC::HardEvent::MTE2_V>(kFlag);
-    Order<AscendC::HardEvent::MTE3_V>(kFlag);
     AscendC::Cast(half_, raw_, AscendC::RoundMode::CAST_NONE, count);
     Barrier();
     AscendC::Cast(float_, half_, AscendC::RoundMode::CAST_NONE, count);
     Barrier();
+    Order<AscendC::HardEvent::MTE3_V>(kFlag);
     Narrow(narrow_, float_, count);
     Order<AscendC::HardEvent::V_MTE3>(kFlag);
     const uint64_t row = uint64_t{item.tiles_before % kConvertedTiles} * tiling_->tile + at;

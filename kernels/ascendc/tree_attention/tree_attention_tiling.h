@@ -41,15 +41,16 @@ struct TreeAttentionWorkspace {
 
 struct TreeAttentionTiling {
   TreeAttentionShape shape;
-  uint32_t cores;       // cube cores, two vector cores each
-  uint32_t rows;        // of a task at most: a row is one head of one node
-  uint32_t step_rows;   // rows of one product at most
-  uint32_t chunk_rows;  // of these, that a vector core takes at once
-  bool load_ahead;      // the next tile of keys, while this one is in use
-  uint32_t tile;        // keys of one product
-  uint32_t places;      // for tiles of keys, and for tiles of values, in L1
-  uint32_t splits;      // parts of one request's keys at most
-  uint32_t merge_rows;  // whose splits a vector core merges at once
+  uint32_t cores;         // cube cores, two vector cores each
+  uint32_t rows;          // of a task at most: a row is one head of one node
+  uint32_t step_rows;     // rows of one product at most
+  uint32_t chunk_rows;    // of these, that a vector core takes at once
+  bool load_ahead;        // the next tile of keys, while this one is in use
+  uint32_t tile;          // keys of one product
+  uint32_t places;        // for tiles of keys, and for tiles of values, in L1
+  uint32_t splits;        // parts of one request's keys at most
+  uint32_t convert_rows;  // of an int8 cache that a vector core widens at once
+  uint32_t merge_rows;    // whose splits a vector core merges at once
   TreeAttentionL1 l1;
   TreeAttentionUb ub;
   TreeAttentionWorkspace workspace;
@@ -65,7 +66,6 @@ constexpr uint32_t kMaxValueSize = 512;   // head size of the values
 constexpr uint32_t kLag = 2;              // outputs of item i come after scores of item i + kLag
 constexpr uint32_t kInFlight = kLag + 1;  // items from scores to outputs
 constexpr uint32_t kConvertedTiles = 5;   // int8 tiles on their way from vector to cube core
-constexpr uint32_t kConvertRows = 16;     // int8 rows widened at once
 
 enum class TreeAttentionType { kHalf, kBfloat16, kFloat };
 
@@ -125,11 +125,14 @@ inline bool carve_ub(TreeAttentionTiling& t, uint32_t element, bool quantized, u
   t.ub.outputs = take(uint64_t{rows} * d_v * kFloat);
   if (quantized) {
     const uint32_t width = d_qk > round_up(t.shape.d_v, 32u) ? d_qk : round_up(t.shape.d_v, 32u);
-    t.ub.raw = take(kConvertRows * width);
-    t.ub.widened = take(kConvertRows * width * (2 + kFloat + element));
     t.ub.token_scales = take(t.tile * kRowBlock * kFloat);
     t.ub.k_scales = take(kInFlight * t.tile * kFloat);
     t.ub.v_scales = take(kInFlight * t.tile * kFloat);
+    const uint32_t bytes = width * (1 + 2 + kFloat + element);
+    t.convert_rows = t.tile / 2;
+    while (t.convert_rows > 16 && ub.used() + 1024 + t.convert_rows * bytes > kUbBytes) t.convert_rows -= 16;
+    t.ub.raw = take(t.convert_rows * width);
+    t.ub.widened = take(t.convert_rows * width * (2 + kFloat + element));
   }
   return ub.used() <= kUbBytes;
 }
