@@ -155,6 +155,10 @@ void Core::ScalarLoad(const void* pointer, size_t bytes, void* out, Loc loc) {
       uintptr_t line = at / kCacheLine * kCacheLine;
       size_t part = std::min<size_t>(begin + bytes - at, line + kCacheLine - at);
       CacheLine& entry = Line(line);
+      if (entry.preload != 0) {
+        steps_.push_back({Step::Kind::kWait, Pipe::kS, entry.preload, 0, cost::kScalarGm});
+        entry.preload = 0;
+      }
       GmRange* range = GmSpace::Instance().Find(at, part);
       for (uintptr_t base = at / kBlock * kBlock; entry.loaded_at != now_ && base < at + part; base += kBlock) {
         GmGranule& granule = range->At(std::max(base, range->begin));
@@ -220,8 +224,12 @@ void Core::WriteBack(uintptr_t line, CacheLine& entry) {
 
 void Core::PreloadCache(const void* pointer, Loc loc) {
   Begin(Pipe::kS, "DataCachePreload", loc);
-  if (ReadGm(pointer, 1)) Line(reinterpret_cast<uintptr_t>(pointer) / kCacheLine * kCacheLine);
+  const uintptr_t line = reinterpret_cast<uintptr_t>(pointer) / kCacheLine * kCacheLine;
+  const bool asks = ReadGm(pointer, 1) && cache_.count(line) == 0;
   Finish(cost::kScalar, 0, kCacheLine, 0);
+  if (!asks) return;
+  Line(line).preload = device_.NewEvent();
+  steps_.push_back({Step::Kind::kSignal, Pipe::kS, Line(line).preload});
 }
 
 void Core::CleanCache(const void* pointer, bool whole, Loc loc) {

@@ -489,17 +489,21 @@ CHECK_FUNCTIONS(l2_forgets_what_it_has_no_room_for) {
   Expect(!device.TouchLine(a), "pushed out");
 }
 
-CHECK_FUNCTIONS(a_line_that_was_preloaded_is_in_the_data_cache) {
-  auto read = [](bool preloaded) {
+CHECK_FUNCTIONS(a_line_that_was_preloaded_comes_meanwhile) {
+  auto read = [](bool preloaded, uint32_t work) {
     Gm<uint64_t> in(Random<uint64_t>(8, 0, 9, 2));
     return Run("read", hostsim::Vector(),
                [&] {
                  if (preloaded) DataCachePreload(in.tensor(), int64_t{8});
+                 for (uint32_t i = 0; i < work; ++i) Ub<float>(0, 8).SetValue(0, 1.0f);
                  in.tensor().GetValue(7);
+                 in.tensor().GetValue(6);
                })
         .cycles;
   };
-  Expect(read(true) < 10 && read(false) >= 200, "a line that was preloaded is there");
+  Expect(read(false, 0) >= 200 && read(true, 0) >= read(false, 0), "read at once it takes as long");
+  Expect(read(true, 50) < read(false, 50) - 90, "work shortens the wait");
+  Expect(read(true, 500) < read(false, 500) - 190, "a line that has come is there");
 }
 
 CHECK_FUNCTIONS(more_blocks_than_cores_run_one_after_the_other) {

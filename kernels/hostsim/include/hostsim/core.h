@@ -173,6 +173,7 @@ class Core {
     uint32_t foreign = 0;  // index into foreign_history_ when loaded
     LocalClock known{};    // of the scalar pipe when loaded
     uint32_t loaded_at = 0;
+    EventId preload = 0;  // that asked for the line, and no load has waited for it yet
     Loc store_loc;
   };
   struct Record {
