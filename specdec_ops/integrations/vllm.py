@@ -56,14 +56,14 @@ def sample_recovered_tokens(
 ) -> Tensor:
     """For each draft, a token from what its rejection leaves of the target's distribution, `[num_tokens]`."""
     if draft_probs is None:
-        drafts = draft_token_ids.long().clamp(min=0)[:, None]
-        left = target_probs.scatter(1, drafts, torch.where(draft_token_ids[:, None] >= 0, 0, target_probs[:, :1]))
+        drafts = draft_token_ids.long().view(-1, 1)
+        left = target_probs.scatter(1, drafts.clamp(min=0), torch.where(drafts >= 0, 0, target_probs[:, :1]))
     else:
         left = (target_probs - draft_probs).clamp(min=0)
     left = torch.where(left.sum(-1, keepdim=True) > 0, left, target_probs)  # nothing left by rounding
     uniforms = _uniforms(num_draft_tokens, max_spec_len + 1, sampling_metadata.generators, device)
     request = _requests_of(cu_num_draft_tokens, draft_token_ids.shape[0])
-    return sample(left.log(), uniforms[request, 0])[0].to(draft_token_ids.dtype)
+    return sample(left.log(), uniforms[request, 0])[0].to(draft_token_ids.dtype).view_as(draft_token_ids)
 
 
 def _min_p(sampling_metadata: Any, batch: int) -> Tensor | None:

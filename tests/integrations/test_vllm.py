@@ -205,14 +205,15 @@ def test_recovered_tokens_follow_what_is_left(has_draft_probs):
         1,
         [1] * requests,
         ends([1] * requests),
-        torch.ones(requests, dtype=torch.int32),
+        torch.ones(requests, 1, dtype=torch.int32),  # vLLM's own tests pass a column
         q.expand(requests, 4) if has_draft_probs else None,
         p.expand(requests, 4),
         metadata(torch.ones(1)),
         torch.device("cpu"),
     )
     wanted = torch.tensor([0.3, 0, 0.1, 0]) / 0.4 if has_draft_probs else torch.tensor([0.4, 0, 0.2, 0.1]) / 0.7
-    torch.testing.assert_close(tokens.bincount(minlength=4) / requests, wanted, atol=0.025, rtol=0)
+    assert tokens.shape == (requests, 1) and tokens.dtype == torch.int32
+    torch.testing.assert_close(tokens[:, 0].bincount(minlength=4) / requests, wanted, atol=0.025, rtol=0)
 
 
 # ---- the v2 runner
