@@ -222,6 +222,19 @@ def test_int8_cache(backend, dtype, int8, nodes):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("int8", [None, "head", "token"])
+def test_more_requests_than_threads(backend, dtype, int8):
+    """Then a task of the CPU has all KV heads, with few rows and with many."""
+    case = make_case([100, 0, 37, 64, 5], [1, 17, 2, 9, 1], kv_heads=4, d_v=32, dtype=dtype, int8=int8)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        check(backend, *case)
+    finally:
+        torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("nodes", [1, 5])
 def test_mla_latent_cache(backend, dtype, nodes):
     args, kwargs = make_case([75, 9], [nodes, 2], heads=16, kv_heads=1, d_qk=576, dtype=dtype)
