@@ -163,7 +163,8 @@ def test_after_every_step_the_cache_is_that_of_a_fresh_prefill():
 
 
 @pytest.mark.parametrize(
-    ("family", "topk", "depth", "num_draft"), [("llama", 3, 4, 9), ("mistral", 3, 4, 9), ("llama", 3, 1, 3)]
+    ("family", "topk", "depth", "num_draft"),
+    [("llama", 3, 4, 9), ("mistral", 3, 4, 9), ("llama", 3, 1, 3), ("llama", 1, 4, 4)],
 )
 @torch.no_grad()
 def test_a_draft_tree_is_that_of_forwards_over_whole_texts(family, topk, depth, num_draft):

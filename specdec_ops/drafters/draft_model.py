@@ -173,7 +173,7 @@ class DraftTree(_ModelDrafter):
         self.positions = torch.zeros(self.depth - 1, slots, k, dtype=torch.int32, device=device)
         self.level_positions = self.positions.view(-1, 1, slots * k).unbind()
         # Their places among all nodes that the model has run over.
-        self.roots = integers([-1] * k).expand(slots, k)
+        self.roots = integers([-1] * k).repeat(slots, 1)
         mask_and_depth = ops.tree_mask(self.roots.flatten(), self.counts * k, k)
         self.rest = [
             Nodes(state.pool.block_table, start[0], self.counts * k, k, *mask_and_depth) for start in self.ahead
