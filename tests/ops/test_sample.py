@@ -166,6 +166,18 @@ def test_top_k_keeps_exactly_k(backend, top_k):
     assert logprob.item() == pytest.approx(math.log(expected[(row > row[0, token]).sum()]), abs=1e-5)
 
 
+@pytest.mark.parametrize("filters", [{"top_k": 4}, {"top_k": 9000}, {"top_p": LAST_UNIFORM}], ids=str)
+def test_filters_that_keep_all_there_is(backend, filters):
+    row = torch.full((9001,), -INF)
+    row[[3, 5000, 9000]] = floats(0.2, 0.5, 0.3).log()
+    kept = frequencies(backend, row, **filters)
+    torch.testing.assert_close(kept[[3, 5000, 9000]], floats(0.2, 0.5, 0.3), atol=1.5 / draws_of(backend), rtol=0)
+    options = {name: torch.tensor([value]).to(backend.device) for name, value in filters.items()}
+    options = {name: x.int() if name == "top_k" else x for name, x in options.items()}
+    best, _ = backend.sample_topk(row[None].to(backend.device), None, 3, **options)
+    assert best.tolist() == [[5000, 9000, 3]]
+
+
 @without_reference
 def test_outliers_of_every_size(backend):
     """Pivots spread evenly over the values would need many rounds here."""

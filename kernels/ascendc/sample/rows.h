@@ -547,7 +547,8 @@ class Rows : public Passes {
       const float cut = s.max + Ln(filters.min_p < 1.0f ? filters.min_p : 1.0f) * filters.temperature;
       if (cut > s.cut) s.cut = cut;
     }
-    s.stage = s.cut > -kInf ? kScanningKept : kReady;
+    // A search has written over what the scan left, also where it found that all ids are kept.
+    s.stage = s.stage != kScanning || s.cut > -kInf ? kScanningKept : kReady;
   }
 
   // Keys of logits are multiples of this.
