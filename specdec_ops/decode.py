@@ -140,7 +140,8 @@ class SpeculativeDecoder:
             hidden = self.target.hidden.view(*self.index.shape, -1)
             state.hidden.copy_(hidden.take_along_dim(last[:, :, None], 1).squeeze(1))
         if self.config.adaptive:
-            num_drafted = verdict.depth.masked_fill(verdict.candidates < 0, 0).amax(1)
+            drafted = (verdict.candidates >= 0) & (verdict.candidates < state.vocab_size)
+            num_drafted = verdict.depth.masked_fill(~drafted, 0).amax(1)
             num_draft = ops.adapt_draft_length(
                 state.draft_rate, num_drafted, verdict.num_accepted, max_draft=self.drafter.num_draft
             )

@@ -168,3 +168,37 @@ def test_a_drafter_of_ones_own():
     decoder = SpeculativeDecoder(model, Oracle(prompt + text), DecoderConfig(max_num_seqs=1, max_model_len=32))
     assert decoder.generate([prompt], SamplingParams(temperature=0, max_tokens=20))[0].tokens == text
     assert decoder.metrics.tokens_per_step > 1.5
+
+
+class NoDrafts(Drafter):
+    num_draft = depth = 3
+
+    def propose(self, state):
+        return Draft(torch.full((len(state.lengths), 3), state.vocab_size + 5))
+
+
+def test_what_is_no_token_does_not_count_as_drafted():
+    model = make_model()
+    (prompt,) = random_prompts([6])
+    config = DecoderConfig(max_num_seqs=1, max_model_len=32, adaptive=True)
+    decoder = SpeculativeDecoder(model, NoDrafts(), config)
+    rate = decoder.state.draft_rate.clone()
+    texts = [request.tokens for request in decoder.generate([prompt], SamplingParams(temperature=0, max_tokens=8))]
+    assert texts == greedy(model, [prompt], 8)
+    assert torch.equal(decoder.state.draft_rate, rate) and sum(decoder.metrics.drafted_at) == 0
+
+
+@pytest.mark.parametrize("drafter_class", [DraftModel, DraftTree])
+def test_decoders_that_run_together_need_a_drafter_each(drafter_class):
+    model = make_model()
+    prompts = random_prompts([6])
+    drafter = drafter_class(similar_model(model), 3)
+    config = DecoderConfig(max_num_seqs=1, max_model_len=32)
+    one, other = (SpeculativeDecoder(model, drafter, config) for _ in range(2))
+    params = SamplingParams(temperature=0, max_tokens=20)
+    stream = one.stream(prompts, params)
+    next(stream)
+    other.generate(prompts, params)
+    with pytest.raises(RuntimeError, match="this drafter serves another decoder by now"):
+        next(stream)
+    assert [request.tokens for request in one.generate(prompts, params)] == greedy(model, prompts, 20)

@@ -62,6 +62,8 @@ class _ModelDrafter(Drafter):
 
     def after_root(self, state: DecodeState) -> Tensor:
         """Feeds the last tokens again; logits `[B, V]` of the token after the root."""
+        if self.paged.cache.pool is not state.pool:
+            raise RuntimeError("this drafter serves another decoder by now; give decoders that run together one each")
         torch.add(state.lengths, self.offsets, out=self.lengths)
         torch.clamp(self.lengths, *self.bounds, out=self.lengths)
         torch.add(self.start_column, self.refed_index, out=self.refed_positions)
