@@ -54,12 +54,11 @@ def vllm_attention(operators: Any, q: Tensor, k: Tensor, v: Tensor) -> Callable[
     schedule = operators.get_scheduler_metadata(
         batch, HEADS, KV_HEADS, DIM, lengths, q.dtype, starts, causal, window, isa, True, causal_per_request
     )
-    out = torch.empty_like(q)
-    where = (q, k_cache, v_cache, out, starts, lengths)
     how = (SCALE, causal, alibi, window, table, softcap, schedule, sinks, causal_per_request)
 
     def run() -> Tensor:
-        operators.cpu_attention_with_kv_cache(*where, *how)
+        out = torch.empty_like(q)
+        operators.cpu_attention_with_kv_cache(q, k_cache, v_cache, out, starts, lengths, *how)
         return out
 
     return run
@@ -80,16 +79,16 @@ def sglang_attention(operators: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tens
     partial = torch.empty(batch, HEADS, 8, DIM + 1)  # SGLang's own choice: decode splits the context in 8
     cap, cross_attention, window, encoder_lengths, sinks = 0.0, False, -1, None, None
     how = (SCALE, cap, cross_attention, window, encoder_lengths, sinks)
-    out = torch.empty_like(q)
 
     def decode() -> Tensor:
+        out = torch.empty_like(q)
         operators.decode_attention_cpu(
             q, k_pool, v_pool, out, None, None, None, partial, slots, requests, lengths, *how
         )
         return out
 
     def extend() -> Tensor:
-        cached = (k_pool, v_pool, slots, requests, lengths)
+        out, cached = torch.empty_like(q), (k_pool, v_pool, slots, requests, lengths)
         operators.extend_attention_cpu(q, k_new, v_new, out, *cached, new_lengths, starts, nodes, *how, masks)
         return out
 
