@@ -183,20 +183,23 @@ void slot_range(const TreeAttentionParams& p, const Request& request, int64_t fi
   *begin = std::min(*begin, *end);
 }
 
-// Lane j of v[i] changes places with lane i of v[j]; only moves bits.
+// Lane j of v[i] changes places with lane i of v[j]; only moves bits. A recursion, as the compiler does not unroll a loop
+// over the steps and would then build the indices at run time.
+template <int kStep = 1>
 SPECDEC_INLINE void transpose(F (&v)[kLanes]) {
-  for (int step = 1; step < kLanes; step *= 2) {
+  if constexpr (kStep < kLanes) {
     I low, high;
     for (int i = 0; i < kLanes; ++i) {
-      low[i] = i & step ? i - step + kLanes : i;
-      high[i] = i & step ? i + kLanes : i + step;
+      low[i] = i & kStep ? i - kStep + kLanes : i;
+      high[i] = i & kStep ? i + kLanes : i + kStep;
     }
     for (int i = 0; i < kLanes; ++i) {
-      if (i & step) continue;
-      const F a = v[i], b = v[i + step];
+      if (i & kStep) continue;
+      const F a = v[i], b = v[i + kStep];
       v[i] = __builtin_shuffle(a, b, low);
-      v[i + step] = __builtin_shuffle(a, b, high);
+      v[i + kStep] = __builtin_shuffle(a, b, high);
     }
+    transpose<2 * kStep>(v);
   }
 }
 
