@@ -29,7 +29,7 @@ namespace {
 constexpr int64_t kStateBytes = 512 * 1024;  // of a task's float32 queries and outputs: half a usual L2
 constexpr int64_t kTasksPerRequest = 16;     // slots are split until there are as many...
 constexpr int64_t kMinSplit = 64;            // ...but not further than this, nor than a few times the rows: a split
-constexpr int64_t kMinSplitRows = 4;         // writes and reads its rows' partial results
+constexpr int64_t kMinSplitRows = 8;         // writes and reads its rows' partial results
 constexpr int64_t kTasksPerThread = 4;       // heads are split until there are as many
 constexpr int kMaxKeys = 128;                // keys a block, at most
 constexpr int64_t kFewRows = 8;              // rows a KV head up to which dot products along d are faster
@@ -183,8 +183,8 @@ void slot_range(const TreeAttentionParams& p, const Request& request, int64_t fi
   *begin = std::min(*begin, *end);
 }
 
-// Lane j of v[i] changes places with lane i of v[j]; only moves bits. A recursion, as the compiler does not unroll a loop
-// over the steps and would then build the indices at run time.
+// Lane j of v[i] changes places with lane i of v[j]; only moves bits. A recursion, as the compiler does not unroll a
+// loop over the steps and would then build the indices at run time.
 template <int kStep = 1>
 SPECDEC_INLINE void transpose(F (&v)[kLanes]) {
   if constexpr (kStep < kLanes) {
