@@ -31,6 +31,22 @@ SPECDEC_INLINE F reduce_lanes(F* v) {
   }
 }
 
+// The first n elements of a row, whole pairs of vectors, to the order in which load_pair() takes a bfloat16 row
+// (kSplit: the evens of a pair before its odds) or back from it.
+template <bool kSplit>
+inline void reorder_pairs(int64_t n, float* row) {
+  I low, high;
+  for (int i = 0; i < kLanes; ++i) {
+    low[i] = kSplit ? 2 * i : i / 2 + i % 2 * kLanes;
+    high[i] = low[i] + (kSplit ? 1 : kLanes / 2);
+  }
+  for (int64_t d = 0; d < n; d += 2 * kLanes) {
+    const F a = load(row + d), b = load(row + d + kLanes);
+    store(row + d, __builtin_shuffle(a, b, low));
+    store(row + d + kLanes, __builtin_shuffle(a, b, high));
+  }
+}
+
 // Dot products along d, straight from the cache.
 template <typename T>
 class FewRowsKernel : public Float32Softmax {
@@ -57,8 +73,12 @@ class FewRowsKernel : public Float32Softmax {
   void start(const Task& task) {
     rows_ = task.row_end - task.row_begin;
     tiles_ = (rows_ + kTileRows - 1) / kTileRows;
-    for_each_query_vector(p_, task, kTileRows, p_.scale, ldq_,
-                          [&](int64_t r, const float* q) { std::copy_n(q, kLanes * ldq_, queries_.get() + r * ldq_); });
+    for_each_query_vector(p_, task, kTileRows, p_.scale, ldq_, [&](int64_t r, const float* q) {
+      float* rows = queries_.get() + r * ldq_;
+      std::copy_n(q, kLanes * ldq_, rows);
+      if (kPairs)
+        for (int i = 0; i < kLanes; ++i) reorder_pairs<true>(p_.d_qk / kPairStep * kPairStep, rows + i * ldq_);
+    });
     std::fill_n(outputs_.get(), (task.head_end - task.head_begin) * tiles_ * kTileRows * ldo_, 0.f);
   }
 
@@ -73,15 +93,16 @@ class FewRowsKernel : public Float32Softmax {
       for (int64_t r = 0; r < live_rows(tile); r += kRows) dots(tile * kTileRows + r, block, j, s + j * kTileRows + r);
       ahead.step();
     }
+    if (p_.k_scale) scale_rows(block.scales, block.count, s);
   }
 
   template <int kVecs>
-  void accumulate(int64_t tile, const KeyBlock& block, const float* s, const F* alpha) {
+  void accumulate(int64_t tile, const KeyBlock& block, float* s, const F* alpha) {
+    if (p_.v_scale) scale_rows(block.scales + block.count, block.count, s);
     for (int64_t r = 0; r < live_rows(tile); r += kRows) {
       float* out = outputs_.get() + (tile * kTileRows + r) * ldo_;
       int64_t d = 0;
-      for (; d + kWide * kLanes <= p_.d_v; d += kWide * kLanes)
-        weigh<kWide>(block, s + r, &alpha[0][r], d, kLanes, out);
+      for (; d + kWideStep <= p_.d_v; d += kWideStep) weigh<kWide>(block, s + r, &alpha[0][r], d, kLanes, out);
       for (; d < p_.d_v; d += kLanes)
         weigh<1>(block, s + r, &alpha[0][r], d, std::min<int64_t>(kLanes, p_.d_v - d), out);
     }
@@ -95,6 +116,8 @@ class FewRowsKernel : public Float32Softmax {
 
   void output(int64_t tile, float* rows) const {
     std::copy_n(outputs_.get() + tile * kTileRows * ldo_, kTileRows * ldo_, rows);
+    if (kPairs)
+      for (int i = 0; i < kTileRows; ++i) reorder_pairs<false>(p_.d_v / kWideStep * kWideStep, rows + i * ldo_);
   }
 
  private:
@@ -102,11 +125,18 @@ class FewRowsKernel : public Float32Softmax {
   static constexpr int kDotKeys = kLanes == 16 ? 4 : 2;  // times kRows accumulators
   static constexpr int kStepKeys = 8;                    // between two steps of reading ahead
   static constexpr int kWide = kLanes == 16 ? 4 : 2;     // vectors of d at once, times kRows accumulators
+  static constexpr int kPairStep = 2 * kLanes, kWideStep = kWide * kLanes;
+  static constexpr bool kPairs =
+      std::is_same_v<T, BFloat16>;  // load_pair() is cheaper than load() and changes the order
 
   int64_t live_rows(int64_t tile) const { return std::min<int64_t>(kTileRows, rows_ - tile % tiles_ * kTileRows); }
 
   static SPECDEC_INLINE F load_some(const T* in, int64_t n) {
     return n == kLanes ? load(in) : load_partial(in, n, 0.f);
+  }
+
+  static void scale_rows(const float* scales, int count, float* s) {
+    for (int j = 0; j < count; ++j) store(s + j * kTileRows, load(s + j * kTileRows) * splat(scales[j]));
   }
 
   // S[j + k][r + i] for kDotKeys keys and kRows rows.
@@ -115,21 +145,26 @@ class FewRowsKernel : public Float32Softmax {
     for (int k = 0; k < kDotKeys; ++k) keys[k] = j + k < block.count ? cache_rows_[j + k] : zeros_.get();
     const float* q = queries_.get() + r * ldq_;
     F sum[kDotKeys * kRows] = {};
-    const auto step = [&](int64_t d, int64_t n) __attribute__((always_inline)) {
-      F key[kDotKeys];
-      for (int k = 0; k < kDotKeys; ++k) key[k] = load_some(keys[k] + d, n);
+    const auto add = [&](int64_t d, const F* key) __attribute__((always_inline)) {
       for (int i = 0; i < kRows; ++i) {
         const F row = load(q + i * ldq_ + d);
         for (int k = 0; k < kDotKeys; ++k) sum[k * kRows + i] += key[k] * row;
       }
     };
+    F key[kDotKeys], odd[kDotKeys];
     int64_t d = 0;
-    for (; d + kLanes <= p_.d_qk; d += kLanes) step(d, kLanes);
-    if (d < p_.d_qk) step(d, p_.d_qk - d);
+    for (; d + kPairStep <= p_.d_qk; d += kPairStep) {
+      for (int k = 0; k < kDotKeys; ++k) load_pair(keys[k] + d, &key[k], &odd[k]);
+      add(d, key);
+      add(d + kLanes, odd);
+    }
+    for (; d < p_.d_qk; d += kLanes) {
+      for (int k = 0; k < kDotKeys; ++k) key[k] = load_some(keys[k] + d, std::min<int64_t>(kLanes, p_.d_qk - d));
+      add(d, key);
+    }
     float dot[kDotKeys * kRows];
     for (int i = 0; i < kDotKeys * kRows; i += kLanes) store(dot + i, reduce_lanes(sum + i));
-    for (int k = 0; k < kDotKeys && j + k < block.count; ++k)
-      for (int i = 0; i < kRows; ++i) s[k * kTileRows + i] = dot[k * kRows + i] * block.scales[j + k];
+    for (int k = 0; k < kDotKeys && j + k < block.count; ++k) std::copy_n(dot + k * kRows, kRows, s + k * kTileRows);
   }
 
   // out[i][d...] <- alpha[i] * out[i][d...] + sum over keys of p[key][i] * V[key][d...]
@@ -141,11 +176,13 @@ class FewRowsKernel : public Float32Softmax {
     for (int j = 0; j < block.count; ++j) {
       if (j % kStepKeys == 0) ahead.step();
       const T* value = cache_rows_[block.count + j] + d;
-      const float scale = block.scales[block.count + j];
       F in[kWidth];
-      for (int w = 0; w < kWidth; ++w) in[w] = load_some(value + w * kLanes, n);
+      if constexpr (kWidth == 1)
+        in[0] = load_some(value, n);
+      else
+        for (int w = 0; w < kWidth; w += 2) load_pair(value + w * kLanes, &in[w], &in[w + 1]);
       for (int i = 0; i < kRows; ++i) {
-        const F p = splat(s[j * kTileRows + i] * scale);
+        const F p = splat(s[j * kTileRows + i]);
         for (int w = 0; w < kWidth; ++w) sum[i][w] += p * in[w];
       }
     }
