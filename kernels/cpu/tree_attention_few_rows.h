@@ -126,8 +126,7 @@ class FewRowsKernel : public Float32Softmax {
   static constexpr int kStepKeys = 8;                    // between two steps of reading ahead
   static constexpr int kWide = kLanes == 16 ? 4 : 2;     // vectors of d at once, times kRows accumulators
   static constexpr int kPairStep = 2 * kLanes, kWideStep = kWide * kLanes;
-  static constexpr bool kPairs =
-      std::is_same_v<T, BFloat16>;  // load_pair() is cheaper than load() and changes the order
+  static constexpr bool kPairs = std::is_same_v<T, BFloat16>;  // load_pair() changes the order of elements
 
   int64_t live_rows(int64_t tile) const { return std::min<int64_t>(kTileRows, rows_ - tile % tiles_ * kTileRows); }
 
