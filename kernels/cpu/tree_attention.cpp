@@ -11,10 +11,10 @@ namespace {
 template <typename T>
 class TileKernel : public Float32Softmax {
  public:
-  static constexpr int kVecs = 2;
-  static constexpr int kTileRows = kVecs * kLanes;
-  static constexpr int kUnroll = kLanes == 16 ? 12 : 6;  // times kVecs accumulators: what the register file holds
+  static constexpr int kTileRows = kLanes == 16 ? 64 : 2 * kLanes;
+  static constexpr int kAccumulators = kLanes == 16 ? 24 : 12;  // what the register file holds
   static constexpr int kKeys = 48;
+  static constexpr int stride(int vecs) { return vecs * kLanes; }
 
   TileKernel(const TreeAttentionParams& p, int64_t max_rows)
       : ahead(p),
@@ -33,15 +33,18 @@ class TileKernel : public Float32Softmax {
   // With several tiles a head there is little to gain, and the loops below are better left alone.
   int64_t fetch_steps(int64_t tiles) const { return tiles == 1 ? 0 : 2 * kKeys; }
   int64_t tile_steps(int64_t tiles) const {
-    return tiles > 1 ? 0 : kKeys / kUnroll * (p_.d_qk / kStepD) + p_.d_v / kUnroll * (kKeys / kStepKeys);
+    const int unroll = kAccumulators / vecs_of(0);
+    return tiles > 1 ? 0 : kKeys / unroll * (p_.d_qk / kStepD) + p_.d_v / unroll * (kKeys / kStepKeys);
   }
 
   void start(const Task& task) {
+    rows_ = task.row_end - task.row_begin;
+    tiles_ = (rows_ + kTileRows - 1) / kTileRows;
     for_each_query_vector(p_, task, kTileRows, p_.scale, ldq_, [&](int64_t r, const float* q) {
-      transpose_rows(q, ldq_, ldq_, queries_.get() + r / kTileRows * kTileRows * ldq_ + r % kTileRows, kTileRows);
+      const int64_t tile = r / kTileRows;
+      transpose_rows(q, ldq_, ldq_, queries_.get() + tile * kTileRows * ldq_ + r % kTileRows, stride(vecs_of(tile)));
     });
-    const int64_t rows = round_up(task.row_end - task.row_begin, kTileRows);
-    std::fill_n(outputs_.get(), (task.head_end - task.head_begin) * rows * ldo_, 0.f);
+    std::fill_n(outputs_.get(), (task.head_end - task.head_begin) * tiles_ * kTileRows * ldo_, 0.f);
   }
 
   void fetch(const KeyBlock& block, int64_t tiles) {
@@ -63,46 +66,52 @@ class TileKernel : public Float32Softmax {
 
   template <int kVecs>
   void scores(int64_t tile, const KeyBlock& block, float* s) {
-    for_each_unroll(block.count, [&](int64_t j, auto unroll) {
+    for_each_unroll<kVecs>(block.count, [&](int64_t j, auto unroll) {
       const float* q = queries_.get() + tile * kTileRows * ldq_;
       if (one_tile_)
-        dots<kVecs, unroll.value, true>(keys_ + j, q, s + j * kTileRows);
+        dots<kVecs, unroll.value, true>(keys_ + j, q, s + j * stride(kVecs));
       else
-        dots<kVecs, unroll.value, false>(keys_ + j, q, s + j * kTileRows);
+        dots<kVecs, unroll.value, false>(keys_ + j, q, s + j * stride(kVecs));
     });
   }
 
   template <int kVecs>
   void accumulate(int64_t tile, const KeyBlock& block, const float* s, const F* alpha) {
     float* out = outputs_.get() + tile * kTileRows * ldo_;
-    for_each_unroll(p_.d_v, [&](int64_t d, auto unroll) {
+    for_each_unroll<kVecs>(p_.d_v, [&](int64_t d, auto unroll) {
       if (one_tile_)
-        weigh<kVecs, unroll.value, true>(block.count, d, s, alpha, out + d * kTileRows);
+        weigh<kVecs, unroll.value, true>(block.count, d, s, alpha, out + d * stride(kVecs));
       else
-        weigh<kVecs, unroll.value, false>(block.count, d, s, alpha, out + d * kTileRows);
+        weigh<kVecs, unroll.value, false>(block.count, d, s, alpha, out + d * stride(kVecs));
     });
   }
 
   template <int kVecs>
   static SPECDEC_INLINE void store_probabilities(float* s, int j, const F* even, const F* odd) {
     for (int v = 0; v < kVecs; ++v) {
-      store(s + j * kTileRows + v * kLanes, even[v]);
-      store(s + (j + 1) * kTileRows + v * kLanes, odd[v]);
+      store(s + j * stride(kVecs) + v * kLanes, even[v]);
+      store(s + (j + 1) * stride(kVecs) + v * kLanes, odd[v]);
     }
   }
 
   void output(int64_t tile, float* rows) const {
     const float* out = outputs_.get() + tile * kTileRows * ldo_;
-    for (int v = 0; v < kVecs; ++v)
-      transpose_columns(out + v * kLanes, kTileRows, ldo_, rows + v * kLanes * ldo_, ldo_);
+    for (int v = 0; v < vecs_of(tile); ++v)
+      transpose_columns(out + v * kLanes, stride(vecs_of(tile)), ldo_, rows + v * kLanes * ldo_, ldo_);
   }
 
  private:
   static constexpr int kStepD = 16, kStepKeys = 8;  // between two steps of reading ahead
 
-  // Covers [0, n) by kUnroll at a time and the rest in smaller steps.
-  template <typename Function>
+  // That hold a tile's rows: they lie so close.
+  int vecs_of(int64_t tile) const {
+    return int(std::min<int64_t>((rows_ - tile % tiles_ * kTileRows + kLanes - 1) / kLanes, kTileRows / kLanes));
+  }
+
+  // Covers [0, n) by as many at a time as there are accumulators for, and the rest in smaller steps.
+  template <int kVecs, typename Function>
   static SPECDEC_INLINE void for_each_unroll(int64_t n, Function function) {
+    constexpr int kUnroll = std::min(kAccumulators / kVecs, 12);
     int64_t i = 0;
     for (; i + kUnroll <= n; i += kUnroll) function(i, std::integral_constant<int, kUnroll>{});
     for (; i + kUnroll / 3 <= n; i += kUnroll / 3) function(i, std::integral_constant<int, kUnroll / 3>{});
@@ -118,7 +127,7 @@ class TileKernel : public Float32Softmax {
     for (int64_t d = 0; d < p_.d_qk;) {
       if constexpr (kAsk) ahead.step();
       for (const int64_t end = kAsk ? std::min<int64_t>(d + kStepD, p_.d_qk) : p_.d_qk; d < end;
-           ++d, queries += kTileRows) {
+           ++d, queries += stride(kVecs)) {
         F row[kVecs];
         for (int v = 0; v < kVecs; ++v) row[v] = load(queries + v * kLanes);
         for (int t = 0; t < kUnrolled; ++t) {
@@ -128,7 +137,7 @@ class TileKernel : public Float32Softmax {
       }
     }
     for (int t = 0; t < kUnrolled; ++t)
-      for (int v = 0; v < kVecs; ++v) store(s + t * kTileRows + v * kLanes, sum[t][v]);
+      for (int v = 0; v < kVecs; ++v) store(s + t * stride(kVecs) + v * kLanes, sum[t][v]);
   }
 
   // out[t][row] <- alpha[row] * out[t][row] + sum over keys of V[key][d + t] * p[key][row]
@@ -136,10 +145,10 @@ class TileKernel : public Float32Softmax {
   void __attribute__((noinline)) weigh(int count, int64_t d, const float* p, const F* alpha, float* out) {
     F sum[kUnrolled][kVecs];
     for (int t = 0; t < kUnrolled; ++t)
-      for (int v = 0; v < kVecs; ++v) sum[t][v] = load(out + t * kTileRows + v * kLanes) * alpha[v];
+      for (int v = 0; v < kVecs; ++v) sum[t][v] = load(out + t * stride(kVecs) + v * kLanes) * alpha[v];
     for (int j = 0; j < count;) {
       if constexpr (kAsk) ahead.step();
-      for (const int end = kAsk ? std::min(j + kStepKeys, count) : count; j < end; ++j, p += kTileRows) {
+      for (const int end = kAsk ? std::min(j + kStepKeys, count) : count; j < end; ++j, p += stride(kVecs)) {
         const float* value = values_[j] + d;
         F row[kVecs];
         for (int v = 0; v < kVecs; ++v) row[v] = load(p + v * kLanes);
@@ -150,11 +159,12 @@ class TileKernel : public Float32Softmax {
       }
     }
     for (int t = 0; t < kUnrolled; ++t)
-      for (int v = 0; v < kVecs; ++v) store(out + t * kTileRows + v * kLanes, sum[t][v]);
+      for (int v = 0; v < kVecs; ++v) store(out + t * stride(kVecs) + v * kLanes, sum[t][v]);
   }
 
   const TreeAttentionParams& p_;
   const int64_t ldq_, ldo_;          // padded head sizes
+  int64_t rows_ = 0, tiles_ = 0;     // of each head
   Buffer<float> queries_, outputs_;  // [tile][d][row]
   Buffer<float> block_, zeros_;
   bool one_tile_ = false;  // a head

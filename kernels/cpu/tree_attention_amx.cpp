@@ -27,6 +27,7 @@ class AmxKernel {
   static constexpr int kTileRows = 2 * kSide;
   static constexpr int kKeys = 128;
   static_assert(kKeys % (4 * kSide) == 0);  // multiply() takes up to four tiles of keys
+  static constexpr int stride(int) { return kTileRows; }
 
   AmxKernel(const TreeAttentionParams& p, int64_t max_rows)
       : ahead(p),

@@ -53,6 +53,7 @@ class FewRowsKernel : public Float32Softmax {
  public:
   static constexpr int kTileRows = kLanes;
   static constexpr int kKeys = 32;
+  static constexpr int stride(int) { return kTileRows; }
 
   FewRowsKernel(const TreeAttentionParams& p, int64_t max_rows)
       : ahead(p),

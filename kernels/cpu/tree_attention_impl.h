@@ -398,9 +398,9 @@ class Visibility {
     return !p_.mask && request_->context + nodes_[tile * tile_rows_ + last_row] < block.first_slot;
   }
 
-  // Puts -inf where a key is not seen. S^T has `tile_rows` columns, of which kVecs vectors are in use.
+  // Puts -inf where a key is not seen. Rows of S^T lie `stride` apart, kVecs vectors of them are in use.
   template <int kVecs>
-  void apply(int64_t tile, const KeyBlock& block, float* scores) const {
+  void apply(int64_t tile, const KeyBlock& block, float* scores, int64_t stride) const {
     const int64_t context = request_->context, end = block.first_slot + block.count;
     const int32_t* depths = row_depths_.data() + tile * tile_rows_;
     bool whole = block.holes;
@@ -415,7 +415,7 @@ class Visibility {
     }
     for (int64_t slot = whole ? block.first_slot : std::max(block.first_slot, context); slot < end; ++slot) {
       const int j = int(slot - block.first_slot);
-      float* s = scores + j * tile_rows_;
+      float* s = scores + j * stride;
       I seen[kVecs];
       for (int v = 0; v < kVecs; ++v) seen[v] = splat_int(block.rows[j] ? -1 : 0);
       int64_t distance = context - slot;  // of the key from the root, in positions
@@ -467,7 +467,7 @@ void soft_cap(float* scores, int count, int64_t stride, float factor, float cap)
 // kSlack: probabilities up to e^kSlack do no harm, and most blocks need no rescaling.
 template <class Kernel, int kVecs>
 void online_softmax(Kernel& kernel, float* scores, int count, float factor, F* reference, F* sum, F* alpha) {
-  constexpr int64_t kStride = Kernel::kTileRows;
+  constexpr int64_t kStride = Kernel::stride(kVecs);
   constexpr float kSlack = 8.f;
   F top[kVecs], base[kVecs];
   for (int v = 0; v < kVecs; ++v) top[v] = splat(-kInf);
@@ -550,7 +550,8 @@ class Results {
 };
 
 // Runs one thread's tasks. A Kernel provides
-//   kTileRows, kKeys                 rows a tile and keys a block; kTileRows is one or two vectors
+//   kTileRows, kKeys                 rows a tile, some vectors, and keys a block
+//   stride(vecs)                     from a key's scores to the next one's, where `vecs` vectors hold the tile's rows
 //   start(task)                      take the queries, clear the outputs
 //   fetch(block, tiles)              bring the keys and values to where the next two want them
 //   scores<kVecs>(tile, block, s)    S^T <- K Q^T
@@ -597,10 +598,8 @@ class Worker {
           const int64_t live = std::min<int64_t>(rows - tile * Kernel::kTileRows, Kernel::kTileRows);
           if (visibility_.skips(tile, live - 1, *block)) continue;
           const int64_t state_tile = head * tiles + tile, at = state_tile * Kernel::kTileRows;
-          if (live <= kLanes)
-            run_tile<1>(tile, state_tile, *block, reference + at, sum + at);
-          else
-            run_tile<Kernel::kTileRows / kLanes>(tile, state_tile, *block, reference + at, sum + at);
+          run_tile<Kernel::kTileRows / kLanes>((live + kLanes - 1) / kLanes, tile, state_tile, *block, reference + at,
+                                               sum + at);
         }
       }
     }
@@ -616,17 +615,19 @@ class Worker {
   }
 
  private:
-  // `tile` is the head's, `state_tile` the task's.
+  // `tile` is the head's, `state_tile` the task's. `vecs` vectors hold its rows.
   template <int kVecs>
-  void run_tile(int64_t tile, int64_t state_tile, const KeyBlock& block, float* reference, float* sum) {
+  void run_tile(int64_t vecs, int64_t tile, int64_t state_tile, const KeyBlock& block, float* reference, float* sum) {
+    if constexpr (kVecs > 1)
+      if (vecs < kVecs) return run_tile<kVecs - 1>(vecs, tile, state_tile, block, reference, sum);
     float* s = scores_.get();
     float factor = kernel_.score_factor();
     kernel_.template scores<kVecs>(state_tile, block, s);
     if (p_.softcap > 0.f) {
-      soft_cap<kVecs>(s, block.count, Kernel::kTileRows, factor, p_.softcap);
+      soft_cap<kVecs>(s, block.count, Kernel::stride(kVecs), factor, p_.softcap);
       factor = 1.f;
     }
-    visibility_.template apply<kVecs>(tile, block, s);
+    visibility_.template apply<kVecs>(tile, block, s, Kernel::stride(kVecs));
     F m[kVecs], l[kVecs], alpha[kVecs];
     for (int v = 0; v < kVecs; ++v) {
       m[v] = load(reference + v * kLanes);
