@@ -17,6 +17,15 @@ constexpr int64_t kChunksAtOnce = 4;
 
 inline int64_t num_chunks(int64_t size) { return (size + kChunk - 1) / kChunk; }
 
+// Calls `function` where its scope ends, also by an exception: kernels allocate, and what others wait for must come.
+template <typename Function>
+struct AtExit {
+  Function function;
+  ~AtExit() { function(); }
+};
+template <typename Function>
+AtExit(Function) -> AtExit<Function>;
+
 // A loop over chunks that a thread is in the middle of, and that others may join.
 struct ChunkLoop {
   void (*body)(const void* function, int64_t chunk);
@@ -39,8 +48,8 @@ struct alignas(64) Offer {
   void help() {
     if (!loop.load(std::memory_order_relaxed)) return;
     helpers.fetch_add(1);
+    const AtExit leave{[&] { helpers.fetch_sub(1); }};
     if (ChunkLoop* found = loop.load()) found->run();
-    helpers.fetch_sub(1);
   }
 };
 
@@ -55,9 +64,11 @@ void for_each_chunk(int64_t size, const Function& f) {
                  num_chunks(size)};
   if (!my_offer || loop.count <= kChunksAtOnce) return loop.run();
   my_offer->loop.store(&loop);
+  const AtExit withdraw{[] {
+    my_offer->loop.store(nullptr);
+    while (my_offer->helpers.load()) std::this_thread::yield();
+  }};
   loop.run();
-  my_offer->loop.store(nullptr);
-  while (my_offer->helpers.load()) std::this_thread::yield();
 }
 
 // Runs work(i) for i < count, items that go over rows of row_size ids. Every thread takes the next item when it is
@@ -73,9 +84,14 @@ void for_each_request(int64_t count, int64_t row_size, const Work& work) {
   std::vector<Offer> offers(threads);
   std::atomic<int64_t> next{0}, finished{0};
   at::parallel_for(0, threads, 1, [&](int64_t begin, int64_t) {
-    my_offer = &offers[begin];
-    for (int64_t i; (i = next.fetch_add(1)) < count; finished.fetch_add(1)) work(i);
-    my_offer = nullptr;
+    {
+      my_offer = &offers[begin];
+      const AtExit leave{[] { my_offer = nullptr; }};
+      for (int64_t i; (i = next.fetch_add(1)) < count;) {
+        const AtExit done{[&] { finished.fetch_add(1); }};
+        work(i);
+      }
+    }
     while (finished.load() < count) {
       for (Offer& offer : offers) offer.help();
       std::this_thread::yield();

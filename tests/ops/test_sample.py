@@ -1,4 +1,6 @@
 import math
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -451,6 +453,28 @@ def test_bad_arguments():
     ]:
         with pytest.raises(ValueError, match=message):
             call()
+
+
+OUT_OF_MEMORY = """
+import resource, torch, specdec_ops
+torch.set_num_threads(2)
+logits, uniforms, top_k = torch.randn(2, 1 << 22), torch.rand(2), torch.full((2,), 9, dtype=torch.int32)
+specdec_ops.sample(logits[:, :100000], uniforms, top_k=top_k)  # starts the threads
+in_use = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (in_use + (1 << 20), resource.RLIM_INFINITY))  # a row's buffer is 16 MiB
+try:
+    specdec_ops.sample(logits, uniforms, top_k=top_k)
+except (MemoryError, RuntimeError) as error:
+    print("raised", error)
+"""
+
+
+@pytest.mark.slow
+def test_memory_that_runs_out_is_an_error():
+    """In one thread of several: the others must not wait for it."""
+    run = [sys.executable, "-c", OUT_OF_MEMORY]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=120)  # it hangs, or it does not
+    assert done.returncode == 0 and "raised" in done.stdout and "alloc" in done.stdout, done.stdout + done.stderr
 
 
 def test_check_names_the_requests():
