@@ -22,7 +22,7 @@ void submit(const char* name, const std::vector<at::Tensor>& tensors, const std:
   const c10::OptionalDeviceGuard guard(tensors.front().device());
   // Asked here, not in the task: the queue's thread has a current stream of its own.
   aclrtStream stream = c10_npu::getCurrentNPUStream().stream(false);
-  at_npu::native::OpCommand::RunOpApiV2(name, [=]() -> int {
+  at_npu::native::OpCommand::RunOpApiV2(name, [tensors, launch, stream]() -> int {
     launch(stream);
     return ACL_SUCCESS;
   });

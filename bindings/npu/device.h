@@ -24,7 +24,8 @@ struct Cores {
 };
 Cores cores();  // of the current device
 
-// Calls `launch(stream)`, in order, on the current stream. `tensors` are all whose memory the kernels touch.
+// Calls `launch(stream)`, in order, on the current stream. `tensors` are all whose memory the kernels touch: they are
+// kept until then, since a call returns before.
 void submit(const char* name, const std::vector<at::Tensor>& tensors, const std::function<void(void*)>& launch);
 
 // What a launch touches: `tensors` and those of `optional` that are there.

@@ -61,16 +61,10 @@ struct Allocator final : c10::Allocator {
   c10::DeleterFnPtr raw_deleter() const override { return &release; }
   void copy_data(void* to, const void* from, size_t bytes) const override { memcpy(to, from, bytes); }
 
-  // In the order of the queue: a task may still use it.
+  // At once, whatever still waits in the queue: a task that uses the memory of a tensor has to hold the tensor.
   static void release(void* memory) {
-    const auto now = [memory] {
-      fake_cann::state().memory.erase(memory);
-      std::free(memory);
-    };
-    if (queue.empty())
-      now();
-    else
-      queue.emplace_back(now);
+    fake_cann::state().memory.erase(memory);
+    std::free(memory);
   }
 } allocator;
 REGISTER_ALLOCATOR(kNpu, &allocator);
