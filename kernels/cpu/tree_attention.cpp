@@ -192,8 +192,14 @@ void merge_attention(const MergeAttentionParams& p) {
         const float weight_b = p.lse_b[r] == -kInf ? 0.f : std::exp(p.lse_b[r] - top);
         const float sum = weight_a + weight_b;
         p.lse[r] = sum == 0.f ? -kInf : top + std::log(sum);
-        widen_row(static_cast<const T*>(p.out_a) + r * p.dim, sum == 0.f ? 0.f : weight_a / sum, p.dim, a.data());
-        widen_row(static_cast<const T*>(p.out_b) + r * p.dim, sum == 0.f ? 0.f : weight_b / sum, p.dim, b.data());
+        const auto weigh = [&](const void* part, float weight, float* to) {
+          if (weight == 0.f)  // then the part may be anything
+            std::fill_n(to, p.dim, 0.f);
+          else
+            widen_row(static_cast<const T*>(part) + r * p.dim, weight / sum, p.dim, to);
+        };
+        weigh(p.out_a, weight_a, a.data());
+        weigh(p.out_b, weight_b, b.data());
         for (int64_t d = 0; d < p.dim; ++d) a[d] += b[d];
         narrow_row(a.data(), 1.f, p.dim, static_cast<T*>(p.out) + r * p.dim);
       }

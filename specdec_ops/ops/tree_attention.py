@@ -84,8 +84,8 @@ def merge_attention(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) 
 
     Args:
         out_a, out_b: float32, bfloat16 or float16 `[N, H, D]`.
-        lse_a, lse_b: float32 `[N, H]`, natural logarithms; -inf where nothing was visible. If `sinks` were given, then
-            to one of the two only.
+        lse_a, lse_b: float32 `[N, H]`, natural logarithms; -inf where nothing was visible: `out_a` or `out_b` may be
+            anything there, also NaN. If `sinks` were given, then to one of the two only.
 
     Returns:
         `out` `[N, H, D]` and `lse` `[N, H]` as `tree_attention` over both sets would give; 0 and -inf where both

@@ -79,5 +79,8 @@ def _read(cache: Tensor, scale: Tensor | None, blocks: Tensor, offsets: Tensor) 
 
 def merge_attention(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
     lse = torch.logaddexp(lse_a.double(), lse_b.double())
-    weight_a, weight_b = (torch.exp(part.double() - lse).nan_to_num(0.0)[..., None] for part in (lse_a, lse_b))
-    return (weight_a * out_a.double() + weight_b * out_b.double()).to(out_a.dtype), lse.float()
+    out = torch.zeros_like(out_a, dtype=torch.float64)
+    for part, part_lse in ((out_a, lse_a), (out_b, lse_b)):
+        weighted = torch.exp(part_lse.double() - lse)[..., None] * part.double()
+        out += weighted.masked_fill(part_lse.isneginf()[..., None], 0.0)  # then the part may be anything
+    return out.to(out_a.dtype), lse.float()

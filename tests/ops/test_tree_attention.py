@@ -437,6 +437,24 @@ def test_merge_attention_with_nothing(backend, dtype):
         torch.testing.assert_close(lse.cpu(), lse_a)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [33, 600])
+def test_merge_attention_ignores_a_part_without_weight(backend, dtype, size):
+    parts, lses = torch.randn(2, 5, 4, size).to(dtype), torch.randn(2, 5, 4)
+    nothing = torch.zeros(2, 5, 4, dtype=torch.bool)
+    nothing[0, 0], nothing[1, 1], nothing[:, 2], nothing[0, 3, 1] = True, True, True, True
+    lses[nothing] = -math.inf
+    clean = parts.masked_fill(nothing[..., None], 0.0)
+    expected, expected_lse = reference.merge_attention(clean[0], lses[0], clean[1], lses[1])
+    for garbage in (math.nan, math.inf, 1e4):
+        dirty = parts.masked_fill(nothing[..., None], garbage)
+        move = lambda x: x.to(backend.device)  # noqa: E731
+        out, lse = backend.merge_attention(*map(move, (dirty[0], lses[0], dirty[1], lses[1])))
+        tolerance = TOLERANCE[dtype]
+        torch.testing.assert_close(out.cpu(), expected, rtol=tolerance, atol=tolerance)
+        torch.testing.assert_close(lse.cpu(), expected_lse, rtol=LSE_TOLERANCE, atol=LSE_TOLERANCE)
+
+
 @pytest.mark.slow
 def test_every_capability():
     """The kernels for lesser CPUs, and AVX-512 where AMX would serve; torch reads the variable at start."""

@@ -158,9 +158,13 @@ class MergeAttention {
     lse_ = ub.Alloc<float>(kMergeLanes);
     top_ = ub.Alloc<float>(2 * kMergeLanes);
     packed_ = ub.Alloc<float>(kMergeRows);
+    weighty_ = ub.Alloc<uint8_t>(2 * kMergeLanes / 8);
+    ones_ = ub.Alloc<float>(2 * kMergeLanes);
+    kept_ = ub.Alloc<float>(2 * kMergeLanes);
   }
 
   __aicore__ inline void Process() {
+    AscendC::Duplicate(ones_.ReinterpretCast<uint32_t>(), uint32_t{0xffffffff}, static_cast<int32_t>(2 * kMergeLanes));
     AscendC::Duplicate(lses_[0], 0.0f, static_cast<int32_t>(kMergeRows));
     AscendC::Duplicate(lses_[1], 0.0f, static_cast<int32_t>(kMergeRows));
     for (uint64_t row = static_cast<uint64_t>(AscendC::GetBlockIdx()) * kMergeRows; row < tiling_.rows;
@@ -179,6 +183,9 @@ class MergeAttention {
     for (uint32_t i = 0; i < 2; ++i) Spread(weights_[i * kMergeLanes], lses_[i], kMergeRows);
     Barrier();
     MergeWeights(weights_, 2, kMergeLanes, lse_, top_);
+    AscendC::Compares(weighty_, weights_, 0.0f, AscendC::CMPMODE::NE, 2 * kMergeLanes);
+    Barrier();
+    AscendC::Select(kept_, weighty_, ones_, 0.0f, AscendC::SELMODE::VSEL_TENSOR_SCALAR_MODE, 2 * kMergeLanes);
     Fold<true>(packed_, lse_, kMergeLanes / kLanes);
     Order<AscendC::HardEvent::V_MTE3>();
     Store(lse_gm_[row], packed_, rows);
@@ -210,6 +217,8 @@ class MergeAttention {
       }
     }
     Barrier();
+    for (uint32_t i = 0; i < 2; ++i) ByRow<RowOp::kAnd>(wide_[i], kept_[i * kMergeLanes], rows, width);
+    Barrier();
     for (uint32_t i = 0; i < 2; ++i) ByRow<RowOp::kMul>(wide_[i], weights_[i * kMergeLanes], rows, width);
     Barrier();
     AscendC::Add(wide_[0], wide_[0], wide_[1], count);
@@ -225,6 +234,9 @@ class MergeAttention {
   AscendC::GlobalTensor<float> lses_gm_[2], lse_gm_;
   AscendC::LocalTensor<T> part_[2];
   AscendC::LocalTensor<float> wide_[2], lses_[2], weights_, lse_, top_, packed_;
+  // What has no weight may be anything, also a NaN: `kept_` has the bits of a part's row that may stay, all or none.
+  AscendC::LocalTensor<float> ones_, kept_;
+  AscendC::LocalTensor<uint8_t> weighty_;
 };
 
 }  // namespace specdec::ascendc

@@ -18,9 +18,9 @@ __aicore__ inline void FillMinusInfinity(const AscendC::LocalTensor<float>& to, 
   AscendC::Duplicate(to.ReinterpretCast<uint32_t>(), uint32_t{0xff800000}, static_cast<int32_t>(count));
 }
 
-enum class RowOp { kSub, kMul, kDiv };
+enum class RowOp { kSub, kMul, kDiv, kAnd };
 
-// x <- x op factor, where `factors` [rows, 8] are the rows'.
+// x <- x op factor, where `factors` [rows, 8] are the rows'; kAnd is of their bits.
 template <RowOp op>
 __aicore__ inline void ByRow(const AscendC::LocalTensor<float>& x, const AscendC::LocalTensor<float>& factors,
                              uint32_t rows, uint32_t width) {
@@ -33,6 +33,9 @@ __aicore__ inline void ByRow(const AscendC::LocalTensor<float>& x, const AscendC
       AscendC::Sub(x[at], x[at], factors, lanes, repeats, repeat);
     } else if constexpr (op == RowOp::kMul) {
       AscendC::Mul(x[at], x[at], factors, lanes, repeats, repeat);
+    } else if constexpr (op == RowOp::kAnd) {
+      const AscendC::LocalTensor<uint16_t> halves = x[at].template ReinterpretCast<uint16_t>();
+      AscendC::And(halves, halves, factors.template ReinterpretCast<uint16_t>(), 2 * lanes, repeats, repeat);
     } else {
       AscendC::Div(x[at], x[at], factors, lanes, repeats, repeat);
     }
