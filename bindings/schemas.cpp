@@ -1,4 +1,4 @@
-// Every schema in one place; DESIGN of the arguments is in the docstrings of specdec_ops/ops.py.
+// Every schema in one place; the docstrings in specdec_ops/ops/ say what the arguments are.
 #include "schemas.h"
 
 namespace specdec {
@@ -19,7 +19,7 @@ void define_schemas(torch::Library& m) {
       "Tensor? path=None) -> ()");
   m.def("kv_truncate(Tensor(a!) context_lens, Tensor new_lens) -> ()");
   m.def(
-      "blocks_reserve(Tensor(a!) block_table, Tensor(b!) free_list, Tensor(c!) num_free, Tensor context_lens, "
+      "blocks_reserve(Tensor(a!) block_table, Tensor free_list, Tensor(b!) num_free, Tensor context_lens, "
       "Tensor num_new, int block_size) -> Tensor status");
   m.def(
       "blocks_release(Tensor(a!) block_table, Tensor(b!) free_list, Tensor(c!) num_free, Tensor context_lens, "

@@ -57,10 +57,10 @@ at::Tensor blocks_reserve(const at::Tensor& block_table, const at::Tensor& free_
                           const at::Tensor& context_lens, const at::Tensor& num_new, int64_t block_size) {
   check_blocks_reserve(block_table, free_list, num_free, context_lens, num_new, block_size);
   at::Tensor status = at::empty({block_table.size(0)}, block_table.options());
-  cpu::blocks_reserve({block_table.data_ptr<int32_t>(), free_list.data_ptr<int32_t>(), num_free.data_ptr<int32_t>(),
-                       context_lens.const_data_ptr<int32_t>(), num_new.const_data_ptr<int32_t>(),
-                       status.data_ptr<int32_t>(), block_table.size(0), block_table.size(1), free_list.size(0),
-                       block_size});
+  cpu::blocks_reserve({block_table.data_ptr<int32_t>(), free_list.const_data_ptr<int32_t>(),
+                       num_free.data_ptr<int32_t>(), context_lens.const_data_ptr<int32_t>(),
+                       num_new.const_data_ptr<int32_t>(), status.data_ptr<int32_t>(), block_table.size(0),
+                       block_table.size(1), free_list.size(0), block_size});
   return status;
 }
 

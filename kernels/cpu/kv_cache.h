@@ -56,9 +56,9 @@ struct KvTruncateParams {
 };
 
 struct BlocksReserveParams {
-  int32_t* block_table;  // [batch, max_blocks], -1 where there is no page
-  int32_t* free_list;    // [capacity], a stack
-  int32_t* num_free;     // [1]
+  int32_t* block_table;      // [batch, max_blocks], -1 where there is no page
+  const int32_t* free_list;  // [capacity], a stack
+  int32_t* num_free;         // [1]
   const int32_t* context_lens;
   const int32_t* num_new;
   int32_t* status;

@@ -98,7 +98,7 @@ def blocks_reserve(
 
     Args:
         block_table: int32 `[B, max_blocks]`, -1 where there is no page; filled in place.
-        free_list: int32 `[F]`, a stack of the ids of free pages; popped in place.
+        free_list: int32 `[F]`, a stack of the ids of free pages, taken from the top; its entries stay as they are.
         num_free: int32 `[1]`, height of the stack; lowered in place.
         context_lens: int32 `[B]`, tokens in the cache.
         num_new: int32 `[B]`, tokens to come.

@@ -41,7 +41,7 @@ def calls(device: str) -> dict[str, Call]:
         return normal(total, heads, 64, dtype=torch.float16)
 
     def free_pages() -> tuple[Tensor, Tensor, Tensor]:
-        return ints([[0, -1, -1], [1, 2, -1], [3, -1, -1]]), ints([4, 5, 6, 7]), ints([4])
+        return ints([[0, -1, -1], [1, 2, -1], [3, -1, -1]]), ints([4, 5, 6, 7, -1, -1]), ints([4])
 
     tokens = longs([7, 11, 13, 17, 19, 23, 29, 31])
     target, draft = normal(total, VOCAB), normal(total, VOCAB)

@@ -131,6 +131,15 @@ def test_schema_fake_kernel_and_functionalisation(name):
 
 
 @operators
+@operators
+def test_what_has_a_mutation_mark_is_written(name):
+    (args, _), schema = run(operator(name), call_on(name, "npu"))[1], operator(name).default._schema
+    for argument, before, after in zip(schema.arguments, ON_CPU[name][0], on_cpu(args), strict=False):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            pairs = zip(pytree.tree_leaves(before), pytree.tree_leaves(after), strict=True)
+            assert not any(torch.equal(*pair) for pair in pairs), argument.name
+
+
 def test_compiled(name):
     """Results and written arguments as uncompiled, in one graph."""
     expected = run(operator(name), call_on(name, "npu"))
