@@ -77,6 +77,12 @@ void check_contiguous(const char* name, const at::Tensor& tensor) {
                     " with strides ", join(tensor.strides()));
 }
 
+void check_unit_stride(const char* name, const at::Tensor& tensor) {
+  TORCH_CHECK_VALUE(tensor.size(-1) <= 1 || tensor.stride(-1) == 1, name,
+                    ": expected a last dimension of stride 1, got shape ", join(tensor.sizes()), " with strides ",
+                    join(tensor.strides()));
+}
+
 void check_range(const char* name, int64_t value, int64_t low, int64_t high) {
   TORCH_CHECK_VALUE(low <= value && value <= high, name, ": expected ", low, " to ", high, ", got ", value);
 }
@@ -87,6 +93,12 @@ void check_dense(const char* name, const at::Tensor& tensor, std::initializer_li
   check_shape(name, tensor, expected);
   check_device(name, tensor, reference);
   check_contiguous(name, tensor);
+}
+
+int64_t check_cu_nodes(const at::Tensor& cu_nodes, const at::Tensor& reference) {
+  check_dense("cu_nodes", cu_nodes, {kAny}, {at::kInt}, reference);
+  TORCH_CHECK_VALUE(cu_nodes.size(0) > 0, "cu_nodes: expected batch + 1 elements, got none");
+  return cu_nodes.size(0) - 1;
 }
 
 }  // namespace specdec

@@ -33,10 +33,14 @@ void check_shape(const char* name, const at::Tensor& tensor, std::initializer_li
 void check_dtype(const char* name, const at::Tensor& tensor, std::initializer_list<at::ScalarType> allowed);
 void check_device(const char* name, const at::Tensor& tensor, const at::Tensor& reference);
 void check_contiguous(const char* name, const at::Tensor& tensor);
+void check_unit_stride(const char* name, const at::Tensor& tensor);  // of the last dimension
 void check_range(const char* name, int64_t value, int64_t low, int64_t high);
 
 // Shape, dtype, device and contiguity at once: what every index, length and parameter tensor needs.
 void check_dense(const char* name, const at::Tensor& tensor, std::initializer_list<int64_t> expected,
                  std::initializer_list<at::ScalarType> allowed, const at::Tensor& reference);
+
+// int32 [B + 1]; returns B.
+int64_t check_cu_nodes(const at::Tensor& cu_nodes, const at::Tensor& reference);
 
 }  // namespace specdec

@@ -11,21 +11,16 @@ namespace {
 
 constexpr int64_t kMaxBlockSize = std::numeric_limits<int32_t>::max();
 
-void check_dense_last_dim(const char* name, const at::Tensor& tensor) {
-  TORCH_CHECK_VALUE(tensor.size(-1) <= 1 || tensor.stride(-1) == 1, name,
-                    ": expected a last dimension of stride 1, got strides ", tensor.strides());
-}
-
 // `x` [num_nodes, heads, size] goes to `cache` [blocks, block_size, heads, size].
 void check_append(const char* name, const at::Tensor& x, const char* cache_name, const at::Tensor& cache,
                   const at::Tensor& k, const at::Tensor& k_cache) {
   check_shape(cache_name, cache, {k_cache.size(0), k_cache.size(1), k_cache.size(2), kAny});
   check_device(cache_name, cache, k_cache);
-  check_dense_last_dim(cache_name, cache);
+  check_unit_stride(cache_name, cache);
   check_shape(name, x, {k.size(0), k_cache.size(2), cache.size(3)});
   check_dtype(name, x, {cache.scalar_type()});
   check_device(name, x, k_cache);
-  check_dense_last_dim(name, x);
+  check_unit_stride(name, x);
 }
 
 bool has_dense_rows(const at::Tensor& cache) {

@@ -10,8 +10,7 @@ void check_logits(const char* name, const at::Tensor& logits, int64_t rows, int6
   check_shape(name, logits, {rows, vocab_size});
   check_device(name, logits, reference);
   TORCH_CHECK_VALUE(logits.size(1) > 0, name, ": expected at least one column, got ", describe(logits));
-  TORCH_CHECK_VALUE(logits.size(1) == 1 || logits.stride(1) == 1, name, ": expected contiguous rows, got ",
-                    describe(logits), " with strides ", logits.strides());
+  check_unit_stride(name, logits);
 }
 
 void check_sampling(const SamplingTensors& sampling, int64_t batch, const at::Tensor& reference) {

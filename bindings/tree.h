@@ -9,8 +9,7 @@ namespace specdec {
 
 inline void check_tree_mask(const at::Tensor& parents, const at::Tensor& cu_nodes, int64_t max_nodes) {
   check_dense("parents", parents, {kAny}, {at::kInt}, parents);
-  check_dense("cu_nodes", cu_nodes, {kAny}, {at::kInt}, parents);
-  check_range("size of cu_nodes", cu_nodes.size(0), 1, std::numeric_limits<int32_t>::max());
+  check_cu_nodes(cu_nodes, parents);
   check_range("max_nodes", max_nodes, 1, std::numeric_limits<int32_t>::max());
 }
 

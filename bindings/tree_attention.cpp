@@ -10,12 +10,6 @@ namespace {
 
 constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 
-void check_unit_stride(const char* name, const at::Tensor& tensor) {
-  const int64_t last = tensor.dim() - 1;
-  TORCH_CHECK_VALUE(tensor.size(last) <= 1 || tensor.stride(last) == 1, name,
-                    ": expected elements of the last dimension to be adjacent, got stride ", tensor.stride(last));
-}
-
 void check_scale(const char* name, const OptionalTensor& scale, const at::Tensor& k_cache) {
   const bool quantized = k_cache.scalar_type() == at::kChar;
   TORCH_CHECK_VALUE(scale.has_value() == quantized, name,

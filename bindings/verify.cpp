@@ -11,9 +11,7 @@ void check_verify(const VerifyTensors& tensors, int64_t max_nodes) {
   check_logits("target_logits", target, kAny, kAny, target);
   const int64_t num_nodes = target.size(0);
   check_dense("tokens", tensors.tokens, {num_nodes}, {at::kLong}, target);
-  check_dense("cu_nodes", tensors.cu_nodes, {kAny}, {at::kInt}, target);
-  TORCH_CHECK_VALUE(tensors.cu_nodes.size(0) > 0, "cu_nodes: expected batch + 1 elements, got none");
-  const int64_t batch = tensors.cu_nodes.size(0) - 1;
+  const int64_t batch = check_cu_nodes(tensors.cu_nodes, target);
   check_range("max_nodes", max_nodes, 1, std::numeric_limits<int32_t>::max());
   check_dense("uniforms", tensors.uniforms, {batch, max_nodes}, {at::kFloat}, target);
   if (tensors.draft_logits) check_logits("draft_logits", *tensors.draft_logits, num_nodes, target.size(1), target);

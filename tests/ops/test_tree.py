@@ -145,7 +145,7 @@ def test_bad_arguments():
         specdec_ops.tree_mask(parents.long(), cu, 2)
     with pytest.raises(ValueError, match=r"^max_nodes: expected 1 to 2147483647, got 0"):
         specdec_ops.tree_mask(parents, cu, 0)
-    with pytest.raises(ValueError, match=r"^size of cu_nodes: expected 1 to"):
+    with pytest.raises(ValueError, match=r"^cu_nodes: expected batch \+ 1 elements, got none"):
         specdec_ops.tree_mask(parents, cu[:0], 2)
     tokens, scores = torch.zeros(3, 2, dtype=torch.int64), torch.zeros(3, 2)
     with pytest.raises(ValueError, match=r"^scores: expected shape \[3, 2\], got \[3, 3\]"):

@@ -485,7 +485,7 @@ def test_bad_arguments():
     fails("q: expected dtype float32 or bfloat16 or float16, got float64", 0, q.double())
     fails(r"q: expected shape \[\*, \*, \*\], got", 0, q[0])
     fails(
-        "q: expected elements of the last dimension to be adjacent, got stride 8",
+        r"q: expected a last dimension of stride 1, got shape \[3, 8, 64\] with strides \[512, 1, 8\]",
         0,
         q.transpose(1, 2).contiguous().transpose(1, 2),
     )
