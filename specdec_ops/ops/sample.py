@@ -34,7 +34,7 @@ def sample(
             flagged row is the largest finite logit's, 0 if there is none.
 
     Raises:
-        ValueError: an argument has the wrong shape, dtype, device or layout.
+        ValueError: an argument has the wrong shape, dtype, device or layout; on an NPU, V is above 2097152.
     """
     return torch.ops.specdec.sample.default(
         logits, uniforms, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p
@@ -89,7 +89,8 @@ def sample_topk(
             one token of a row with bad logits.
 
     Raises:
-        ValueError: an argument has the wrong shape, dtype, device, layout or range.
+        ValueError: an argument has the wrong shape, dtype, device, layout or range; on an NPU, V is above 2097152 or
+            `k` above 8192.
 
     Source: Kool et al., "Stochastic beams and where to find them", ICML 2019 (sampling without replacement).
     """

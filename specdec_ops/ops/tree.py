@@ -48,7 +48,7 @@ def tree_select(tokens: Tensor, scores: Tensor, parents_in: Tensor, num_nodes: i
         cu_nodes: int32 `[B+1]`: the rows of request `b` are `cu_nodes[b]:cu_nodes[b+1]`.
 
     Raises:
-        ValueError: an argument has the wrong shape, dtype, device, layout or range.
+        ValueError: an argument has the wrong shape, dtype, device, layout or range; on an NPU, M is above 4096.
 
     Source: Li et al., "EAGLE-2", 2406.16858, section 4.2.
     """

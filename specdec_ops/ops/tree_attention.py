@@ -57,7 +57,8 @@ def tree_attention(
         rows of `q` that belong to no request get 0 and -inf. Sums are float32.
 
     Raises:
-        ValueError: an argument has the wrong shape, dtype, device, layout or range.
+        ValueError: an argument has the wrong shape, dtype, device, layout or range; on an NPU, `D_v` is above 512 or
+            `D_qk` more than fits a core's memories.
 
     Sources: Miao et al., "SpecInfer", ASPLOS 2024 (tree attention); Dao et al., "Flash-Decoding", 2023.
     """

@@ -61,7 +61,8 @@ def verify_chain(
             logit's (0 if there is none) with logprob 0. A draft row with bit 1 or 2 is taken as one-hot.
 
     Raises:
-        ValueError: an argument has the wrong shape, dtype, device, layout or range, or the rule is unknown.
+        ValueError: an argument has the wrong shape, dtype, device, layout or range, or the rule is unknown; on an NPU,
+            V is above 2097152 or `max_nodes` above 8192.
     """
     return torch.ops.specdec.verify_chain.default(
         target_logits,
@@ -171,7 +172,8 @@ def verify_tree(
             largest finite logit's (0 if there is none) with logprob 0. A draft row with bit 1 or 2 is taken as one-hot.
 
     Raises:
-        ValueError: an argument has the wrong shape, dtype, device, layout or range, or the rule is unknown.
+        ValueError: an argument has the wrong shape, dtype, device, layout or range, or the rule is unknown; on an NPU,
+            V is above 2097152 or `max_nodes` above 8192.
     """
     return torch.ops.specdec.verify_tree.default(
         target_logits,
