@@ -110,5 +110,6 @@ def _(
     top_p: Tensor | None = None,
     min_p: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
+    torch._check_value(1 <= k <= logits.shape[1], lambda: f"k: expected 1 to {logits.shape[1]}, got {k}")
     shape = (logits.shape[0], k)
     return logits.new_empty(shape, dtype=torch.int64), logits.new_empty(shape, dtype=torch.float32)

@@ -455,6 +455,22 @@ def test_bad_arguments():
             call()
 
 
+def test_shapes_that_cannot_be_are_not_traced():
+    rows = torch.empty(3, 11, device="meta")
+    for k in (0, 12):
+        with pytest.raises(ValueError, match=f"k: expected 1 to 11, got {k}"):
+            torch.ops.specdec.sample_topk(rows, None, k)
+
+
+def test_no_gradient_is_an_error():
+    """Instead of a gradient that is left out."""
+    rows = torch.randn(3, 11, requires_grad=True)
+    _, logprob, _ = specdec_ops.sample(rows, torch.rand(3))
+    with pytest.raises(RuntimeError, match="derivative for specdec::sample is not implemented"):
+        logprob.sum().backward()
+    assert not specdec_ops.sample(rows.detach(), torch.rand(3))[1].requires_grad
+
+
 OUT_OF_MEMORY = """
 import resource, torch, specdec_ops
 torch.set_num_threads(2)
