@@ -18,11 +18,12 @@ from specdec_ops import ops
 from specdec_ops.cache import Nodes
 from specdec_ops.config import CHAIN_RULES, TREE_RULES, DecoderConfig, SamplingParams
 from specdec_ops.drafters import Draft, Drafter
+from specdec_ops.ops.status import NO_FINITE_LOGIT, NOT_FINITE
 from specdec_ops.request import Chunk, Metrics, Request
 from specdec_ops.state import MAX_STOP_IDS, DecodeState
 
 VERIFY_STREAM = 0  # of the random numbers; drafters use others
-BAD_LOGITS = 1 | 2  # bits of `status`: NaN or infinity, nothing finite
+BAD_LOGITS = NOT_FINITE | NO_FINITE_LOGIT
 
 
 class Verdict(NamedTuple):

@@ -7,6 +7,8 @@
 #include <limits>
 #include <vector>
 
+#include "kernels/status.h"
+
 namespace specdec::cpu::SPECDEC_CAPABILITY {
 
 namespace {
@@ -15,7 +17,6 @@ namespace {
 constexpr int64_t kGrainBytes = 512 << 10;
 // Moves whose rows are asked for ahead: they lie pages apart, and an address takes long to translate.
 constexpr int64_t kAhead = 4;
-constexpr int32_t kCacheExhausted = 16;  // bit of `status`
 
 struct Slot {
   int64_t block, offset;

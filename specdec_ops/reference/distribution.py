@@ -5,13 +5,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-BAD_LOGIT = 1  # status bit: NaN or +inf in a target row that was used
-NO_FINITE_LOGIT = 2  # status bit: a target row that was used has no finite logit
+from specdec_ops.ops.status import NO_FINITE_LOGIT, NOT_FINITE
 
 
 def row_status(logits: Tensor) -> int:
     if (logits.isnan() | (logits == torch.inf)).any():
-        return BAD_LOGIT
+        return NOT_FINITE
     return 0 if logits.isfinite().any() else NO_FINITE_LOGIT
 
 

@@ -3,9 +3,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from specdec_ops.ops.status import CACHE_EXHAUSTED
 from specdec_ops.reference.tree import request_rows
 
-CACHE_EXHAUSTED = 16  # bit of `status`
 _INT32_MAX = 2**31 - 1
 
 

@@ -11,10 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from specdec_ops.ops.status import MALFORMED_TREE, TOKEN_OUT_OF_RANGE
 from specdec_ops.reference.distribution import draw, filters_of, one_hot, processed, row_status
-
-DRAFT_OUT_OF_RANGE = 4  # status bit
-MALFORMED_TREE = 8  # status bit
 
 Verdict = tuple[list[int], Tensor]
 
@@ -223,7 +221,7 @@ def live_children(tokens: list[int], parents: list[int], vocab: int) -> tuple[li
             alive[node] = False
         elif not 0 <= tokens[node] < vocab:
             alive[node] = False
-            status |= DRAFT_OUT_OF_RANGE if tokens[node] != -1 else 0
+            status |= TOKEN_OUT_OF_RANGE if tokens[node] != -1 else 0
         else:
             children[parents[node]].append(node)
     return children, status

@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from specdec_ops.ops import status as bits
 from specdec_ops.triton.runtime import device_of, launch
 
 # Fields of the record of a row, and of a chunk of it.
@@ -29,6 +30,10 @@ GREEDY = tl.constexpr(2)
 BAD = tl.constexpr(4)  # of a chunk, 1: there is a NaN or +inf
 FIELDS = tl.constexpr(8)
 MAX_VOCAB = 1 << 24
+
+# Status bits, as floats of a record.
+NOT_FINITE = tl.constexpr(float(bits.NOT_FINITE))
+NO_FINITE_LOGIT = tl.constexpr(float(bits.NO_FINITE_LOGIT))
 
 POINT = tl.constexpr(16)  # lanes for the probability of one token
 INFINITY = tl.constexpr(float("inf"))
@@ -231,7 +236,7 @@ def row_records_kernel(
                     lowest = shift + tl.log(tl.where(least > 0, least, 1.0)) / scale
                     threshold = tl.where(least > 0, tl.maximum(threshold, lowest), threshold)
                 total, entropy = _mass(row, vocab, tl.where(filtered, chunks, 0), threshold, shift, scale, BLOCK)
-            status = tl.where(bad > 0, 1.0, tl.where(maximum > -INFINITY, 0.0, 2.0))
+            status = tl.where(bad > 0, NOT_FINITE, tl.where(maximum > -INFINITY, 0.0, NO_FINITE_LOGIT))
             one_hot = tl.where(greedy, 2.0, tl.where(sound, 0.0, 1.0))
             record = _record(lanes, maximum, total, entropy, argmax, status, scale, threshold, one_hot)
             tl.store(records + tl.cast(slot, tl.int64) * FIELDS + lanes, record)

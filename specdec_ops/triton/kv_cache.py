@@ -7,9 +7,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from specdec_ops.ops import status as bits
 from specdec_ops.triton.runtime import device_of, launch
 
-CACHE_EXHAUSTED = tl.constexpr(16)  # bit of `status`
+CACHE_EXHAUSTED = tl.constexpr(bits.CACHE_EXHAUSTED)
 INT32_MAX = tl.constexpr(2**31 - 1)
 
 

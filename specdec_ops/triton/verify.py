@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from specdec_ops.ops import status as bits
 from specdec_ops.triton.distribution import (
     ENTROPY,
     FIELDS,
@@ -30,8 +31,8 @@ from specdec_ops.triton.distribution import (
 )
 from specdec_ops.triton.runtime import device_of, launch
 
-DRAFT_OUT_OF_RANGE = tl.constexpr(4)  # status bit
-MALFORMED_TREE = tl.constexpr(8)  # status bit
+TOKEN_OUT_OF_RANGE = tl.constexpr(bits.TOKEN_OUT_OF_RANGE)
+MALFORMED_TREE = tl.constexpr(bits.MALFORMED_TREE)
 
 RECURSIVE = tl.constexpr(0)  # and `rejection`
 TRAVERSAL = tl.constexpr(1)  # and `block`
@@ -97,7 +98,7 @@ def _live_table(tokens, parents, n, vocab, NODES: tl.constexpr):
         has_parent = in_order & (_get(table, PARENT, parent) > -2)
         is_token = (token >= 0) & (token < vocab)
         flags |= tl.where(in_order, 0, MALFORMED_TREE)
-        flags |= tl.where(has_parent & (is_token == 0) & (token != -1), DRAFT_OUT_OF_RANGE, 0)
+        flags |= tl.where(has_parent & (is_token == 0) & (token != -1), TOKEN_OUT_OF_RANGE, 0)
         table = _set(table, PARENT, node, tl.where(has_parent & is_token, parent, -2).to(tl.float32))
         table = _set(table, TOKEN, node, tl.where(is_token, token, 0).to(tl.int32).to(tl.float32))
     return table, flags

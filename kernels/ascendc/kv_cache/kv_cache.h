@@ -4,6 +4,7 @@
 #include "kernels/ascendc/common/copy.h"
 #include "kernels/ascendc/common/nodes.h"
 #include "kernels/ascendc/kv_cache/kv_cache_tiling.h"
+#include "kernels/status.h"
 
 namespace specdec::ascendc {
 
@@ -355,8 +356,6 @@ class BlocksReserve : public Pool {
   }
 
  private:
-  static constexpr int32_t kCacheExhausted = 16;  // bit of `status`
-
   __aicore__ inline uint64_t Absent(uint64_t b, uint64_t j, uint64_t end) const {
     const uint64_t word = window_.Word(b, j / 64);
     return end - j < 64 ? word & ((1ull << (end - j)) - 1) : word;
