@@ -44,6 +44,8 @@ class ApiCalls {
     ShiftRight(i0, i1, static_cast<int32_t>(3), 64, 1, u, true);
     Axpy(f0, f1, s, n);
     MulAddDst(f0, f1, f2, n);
+    FusedMulAdd(f0, f1, f2, n);
+    FusedMulAdd(f0, f1, f2, 64, 1, b);
     Duplicate(f0, s, n);
     Duplicate(f0, s, 64, 1, 1, 8);
     Duplicate(f0, s, bits, 1, 1, 8);

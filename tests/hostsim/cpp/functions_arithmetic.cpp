@@ -218,6 +218,14 @@ CHECK_FUNCTIONS(element_wise) {
         MulAddDst(d, p, q, n);
       },
       [](float x, float y) { return std::fma(x, y, y); });
+  check(
+      "FusedMulAdd", a, b,
+      [](auto d, auto p, auto q) {
+        Adds(d, q, 1.0f, n);
+        PipeBarrier<PIPE_V>();
+        FusedMulAdd(d, p, q, n);
+      },
+      [](float x, float y) { return std::fma(x, y + 1.0f, y); });
 }
 
 CHECK_FUNCTIONS(logic) {
@@ -269,6 +277,17 @@ CHECK_FUNCTIONS(repeats) {
                         Mul(d, p, q, mask, 2, {1, 1, 1, 8, 8, 0});
                       }),
        bits, "bit mask, repeated second source");
+  std::vector<float> by_row(256, 0.0f);
+  for (int r = 0; r < 2; ++r) {
+    for (int i = 0; i < 40; ++i) by_row[r * 128 + i] = std::fma(a[r * 8 + i % 8], 2.0f, a[r * 64 + i]);
+  }
+  Same(Compute<float>(a, a, 256,
+                      [](auto d, auto p, auto q) {
+                        Duplicate(d, 2.0f, 40, 2, 1, 16);
+                        PipeBarrier<PIPE_V>();
+                        FusedMulAdd(d, p, q, 40, 2, {1, 0, 1, 16, 1, 8});
+                      }),
+       by_row, "FusedMulAdd of a block a row");
   // A destination that accumulates on itself: repeat stride 0.
   std::vector<float> sum(64, 0.0f);
   for (int r = 0; r < 16; ++r) {

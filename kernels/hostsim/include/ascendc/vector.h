@@ -16,6 +16,7 @@ namespace detail {
 
 // Cycles a repeat, from asc-devkit's table of vector instructions' theoretical performance.
 constexpr double kCostOp = 1, kCostGatherMask = 2;
+constexpr double kCostThreeSources = 2;  // FusedMulAdd: 1 in the table, halved by reading three places (its page)
 template <class T>
 constexpr double kCostSlow = sizeof(T) == 4 ? 2 : 4;  // Exp, Ln, Sqrt, Div, MulAddDst: 32 elements a cycle
 
@@ -323,6 +324,27 @@ void Axpy(const LocalTensor<T>& dst, const LocalTensor<U>& src, const U& scalarV
                       [s](T a, T d) { return static_cast<T>(std::fma(double(a), double(s), double(d))); });
 }
 
+// dst <- f(src0, src1, dst).
+namespace detail {
+template <class T, class F>
+void Ternary(hostsim::VectorCall& call, const hostsim::VecArg& dst, const hostsim::VecArg& src0,
+             const hostsim::VecArg& src1, F f) {
+  const hostsim::VecArg sources[] = {src0, src1, dst};
+  if (!call.Start(dst, sources, 3)) return;
+  T* ub = reinterpret_cast<T*>(hostsim::Current().Data(hostsim::Mem::kUb));
+  for (uint32_t r = 0; r < call.repeats(); ++r) {
+    const hostsim::VecMask mask = call.MaskOf(r);
+    for (uint32_t i = 0; i < call.per_repeat(); ++i) {
+      if (!(mask.word[i / 64] >> (i % 64) & 1)) continue;
+      const auto at = [&](const hostsim::VecArg& arg) -> T& {
+        return ub[(arg.ref.addr + hostsim::VectorCall::Offset(arg, r, i)) / sizeof(T)];
+      };
+      at(dst) = f(at(src0), at(src1), at(dst));
+    }
+  }
+}
+}  // namespace detail
+
 // dst = src0 * src1 + dst.
 template <typename T>
 void MulAddDst(const LocalTensor<T>& dst, const LocalTensor<T>& src0, const LocalTensor<T>& src1, const int32_t& count,
@@ -330,13 +352,31 @@ void MulAddDst(const LocalTensor<T>& dst, const LocalTensor<T>& src0, const Loca
   static_assert(detail::kIsFloat<T>, "MulAddDst does not support this type");
   hostsim::VectorCall call("MulAddDst", loc, sizeof(T));
   call.Count(count).CyclesPerRepeat(detail::kCostSlow<T>);
-  hostsim::VecArg args[] = {detail::Dense(call, src0), detail::Dense(call, src1), detail::Dense(call, dst)};
-  if (!call.Start(args[2], args, 3)) return;
-  uint8_t* ub = hostsim::Current().Data(hostsim::Mem::kUb);
-  const T* a = reinterpret_cast<const T*>(ub + args[0].ref.addr);
-  const T* b = reinterpret_cast<const T*>(ub + args[1].ref.addr);
-  T* d = reinterpret_cast<T*>(ub + args[2].ref.addr);
-  for (int32_t i = 0; i < count; ++i) d[i] = static_cast<T>(std::fma(double(a[i]), double(b[i]), double(d[i])));
+  detail::Ternary<T>(call, detail::Dense(call, dst), detail::Dense(call, src0), detail::Dense(call, src1),
+                     [](T a, T b, T d) { return static_cast<T>(std::fma(double(a), double(b), double(d))); });
+}
+
+// dst = src0 * dst + src1.
+template <typename T>
+void FusedMulAdd(const LocalTensor<T>& dst, const LocalTensor<T>& src0, const LocalTensor<T>& src1,
+                 const int32_t& count, Loc loc = Loc::Here()) {
+  static_assert(detail::kIsFloat<T>, "FusedMulAdd does not support this type");
+  hostsim::VectorCall call("FusedMulAdd", loc, sizeof(T));
+  call.Count(count).CyclesPerRepeat(detail::kCostThreeSources);
+  detail::Ternary<T>(call, detail::Dense(call, dst), detail::Dense(call, src0), detail::Dense(call, src1),
+                     [](T a, T b, T d) { return static_cast<T>(std::fma(double(a), double(d), double(b))); });
+}
+template <typename T, bool isSetMask = true>
+void FusedMulAdd(const LocalTensor<T>& dst, const LocalTensor<T>& src0, const LocalTensor<T>& src1, uint64_t mask,
+                 const uint8_t repeatTime, const BinaryRepeatParams& p, Loc loc = Loc::Here()) {
+  static_assert(detail::kIsFloat<T>, "FusedMulAdd does not support this type");
+  hostsim::VectorCall call("FusedMulAdd", loc, sizeof(T));
+  detail::SetLanes<isSetMask>(call, mask, repeatTime);
+  call.CyclesPerRepeat(detail::kCostThreeSources);
+  detail::Ternary<T>(call, detail::Strided(dst, p.dstBlkStride, p.dstRepStride),
+                     detail::Strided(src0, p.src0BlkStride, p.src0RepStride),
+                     detail::Strided(src1, p.src1BlkStride, p.src1RepStride),
+                     [](T a, T b, T d) { return static_cast<T>(std::fma(double(a), double(d), double(b))); });
 }
 
 // Duplicate: one value everywhere.
