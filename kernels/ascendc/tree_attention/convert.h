@@ -106,7 +106,7 @@ class Int8Converter {
 
   // Keys that are not in the cache get scale 0.
   __aicore__ inline void LoadScales(const Cache& c, const Item& item, uint32_t keys) {
-    const uint32_t padded = AlignUp(keys, kColumns), heads = tiling_->shape.kv_heads;
+    const uint32_t padded = item.Columns(tiling_->tile), heads = tiling_->shape.kv_heads;
     AscendC::Duplicate(token_scales_, 0.0f, static_cast<int32_t>(padded * kRowBlock));
     Order<AscendC::HardEvent::V_MTE2>(kFlag);
     for (uint32_t at = 0; at < keys;) {

@@ -2,8 +2,8 @@
 //
 // K V tiles are loaded once for all rows of the task. S, P and P V pass between cube and vector cores through three
 // places each in the workspace, in L2; a row of P takes the place of its scores. While the vector cores turn S of item
-// i into P, S of item i + 1 is there for them to load, and the cube core is at P V of item i - 1 and S of item i + 2. P
-// of item i tells the cube core that S of item i and P V of item i - 3 were read: neither needs a flag for a free
+// i into P, S of item i + 1 is there for them to load, and the cube core is at S of item i + 2, then P V of item i - 1.
+// P of item i tells the cube core that S of item i and P V of item i - 3 were read: neither needs a flag for a free
 // place.
 #pragma once
 
@@ -63,13 +63,19 @@ class TreeAttentionProducts {
   __aicore__ inline void Process() {
     SetAll();
     if constexpr (sizeof(T) == 4) ClearUnevenValues();
-    for (uint32_t i = 0; Has(i) || i < found_ + kLag; ++i) {
+    const bool values_in_keys = tiling_->shape.values_in_keys;
+    for (uint32_t i = 0; Has(i) || i < found_ + kInFlight; ++i) {
+      const Item& previous = items_[(i - kInFlight) % kItems];
+      if (i >= kInFlight) LoadProbabilities(previous);
+      if (i >= kInFlight && values_in_keys) Outputs(previous);  // gives the tile's place to the next
       if (i < found_) {
         LoadKeys(items_[i % kItems]);
-        if (tiling_->load_ahead && Has(i + 1)) LoadKeys(items_[(i + 1) % kItems]);
         Scores(items_[i % kItems]);
       }
-      if (i >= kLag) Outputs(items_[(i - kLag) % kItems]);
+      if (i >= kInFlight && !values_in_keys) Outputs(previous);
+      // What is not waited for yet comes after the probabilities, which are.
+      if (tiling_->load_ahead && Has(i + 1)) LoadKeys(items_[(i + 1) % kItems]);
+      if (i + 1 >= kInFlight && i + 1 < found_ + kInFlight) LoadValues(items_[(i + 1 - kInFlight) % kItems]);
     }
     WaitAll();
   }
@@ -176,18 +182,19 @@ class TreeAttentionProducts {
     LoadTile<false>(item, k_l1_[place * k_place_], shape.d_qk);
     AscendC::SetFlag<AscendC::HardEvent::MTE2_MTE1>(kKeys + place);
   }
-  __aicore__ inline void LoadValues(const Item& item, int32_t place) {
+  __aicore__ inline void LoadValues(const Item& item) {
+    if (item.step != 0 || tiling_->shape.values_in_keys) return;
+    const int32_t place = static_cast<int32_t>(item.tiles_before % tiling_->places);
     AscendC::WaitFlag<AscendC::HardEvent::MTE1_MTE2>(kValues + place);
     LoadTile<true>(item, v_l1_[place * v_place_], tiling_->shape.d_v);
     AscendC::SetFlag<AscendC::HardEvent::MTE2_MTE1>(kValues + place);
-    AscendC::WaitFlag<AscendC::HardEvent::MTE2_MTE1>(kValues + place);
   }
 
   // Keys that are not in the cache become zeros: whoever sees them masks the scores, but 0 * NaN would be a NaN.
   template <bool kOfValues>
   __aicore__ inline void LoadTile(const Item& item, const AscendC::LocalTensor<T>& to, uint32_t width) {
     const int64_t slot = item.Slot(tiling_->tile);
-    const uint32_t keys = item.Keys(tiling_->tile), padded = AlignUp(keys, kColumns);
+    const uint32_t keys = item.Keys(tiling_->tile), padded = item.Columns(tiling_->tile);
     for (uint32_t at = 0; at < keys;) {
       const SlotRun run = table_.Find(item.request, slot + at, keys - at);
       if (run.block < 0) {
@@ -242,7 +249,7 @@ class TreeAttentionProducts {
     const int32_t place = static_cast<int32_t>(item.tiles_before % tiling_->places);
     if (first && item.tile == item.first_tile) LoadQueries(item);
     if (first) AscendC::WaitFlag<AscendC::HardEvent::MTE2_MTE1>(kKeys + place);
-    const uint32_t rows = StepRows(item), columns = AlignUp(item.Keys(tiling_->tile), kColumns);
+    const uint32_t rows = StepRows(item), columns = item.Columns(tiling_->tile);
     const AscendC::GlobalTensor<float> to =
         scores_[uint64_t{item.items_before % kInFlight} * tiling_->step_rows * tiling_->tile];
     for (uint32_t block = 0; block < columns / kSide; block += kStepBlocks) {
@@ -257,20 +264,27 @@ class TreeAttentionProducts {
     AscendC::CrossCoreSetFlag<2, PIPE_FIX>(kFlagScores);
   }
 
-  __aicore__ inline void Outputs(const Item& item) {
-    const bool first = item.step == 0, last = item.step + 1 == schedule_.Steps(item);
-    const int32_t place = static_cast<int32_t>(item.tiles_before % tiling_->places);
-    const bool values_in_keys = tiling_->shape.values_in_keys;
-    if (first && !values_in_keys) LoadValues(item, place);
+  // Scores that follow come to their place in the workspace.
+  __aicore__ inline void LoadProbabilities(const Item& item) {
     AscendC::CrossCoreWaitFlag(kFlagProbabilities);
-    const uint32_t rows = StepRows(item), columns = AlignUp(item.Keys(tiling_->tile), kColumns);
+    const uint32_t rows = StepRows(item), columns = item.Columns(tiling_->tile);
     const uint64_t slot = item.items_before % kInFlight;
     AscendC::GlobalTensor<T> probabilities;
     probabilities.SetGlobalBuffer((__gm__ T*)scores_[slot * tiling_->step_rows * tiling_->tile].GetPhyAddr());
     AscendC::WaitFlag<AscendC::HardEvent::MTE1_MTE2>(kProbabilities);
     LoadRows(p_l1_, probabilities, rows, columns * kScoreElements, columns, tiling_->step_rows);
     AscendC::SetFlag<AscendC::HardEvent::MTE2_MTE1>(kProbabilities);
+    Order<AscendC::HardEvent::MTE2_FIX>();
+  }
+
+  __aicore__ inline void Outputs(const Item& item) {
+    const bool first = item.step == 0, last = item.step + 1 == schedule_.Steps(item);
+    const int32_t place = static_cast<int32_t>(item.tiles_before % tiling_->places);
+    const bool values_in_keys = tiling_->shape.values_in_keys;
+    if (first && !values_in_keys) AscendC::WaitFlag<AscendC::HardEvent::MTE2_MTE1>(kValues + place);
     AscendC::WaitFlag<AscendC::HardEvent::MTE2_MTE1>(kProbabilities);
+    const uint32_t rows = StepRows(item), columns = item.Columns(tiling_->tile);
+    const uint64_t slot = item.items_before % kInFlight;
     const uint32_t width = v_blocks_ * kSide;
     for (uint32_t block = 0; block < v_blocks_; block += kStepBlocks) {
       Multiply<true>(p_l1_, tiling_->step_rows / kSide, v_l1_[place * v_place_], block, rows,

@@ -42,6 +42,17 @@ __aicore__ inline void ByRow(const AscendC::LocalTensor<float>& x, const AscendC
   }
 }
 
+// x <- x factor + addend, where `factors` [rows, 8] are the rows'.
+__aicore__ inline void MulAddByRow(const AscendC::LocalTensor<float>& x, const AscendC::LocalTensor<float>& factors,
+                                   const AscendC::LocalTensor<float>& addend, uint32_t rows, uint32_t width) {
+  const uint8_t stride = static_cast<uint8_t>(width / BlockOf<float>());
+  const AscendC::BinaryRepeatParams repeat(1, 0, 1, stride, 1, stride);
+  for (uint32_t at = 0; at < width; at += kLanes) {
+    const uint64_t lanes = width - at < kLanes ? width - at : kLanes;
+    AscendC::FusedMulAdd(x[at], factors, addend[at], lanes, static_cast<uint8_t>(rows), repeat);
+  }
+}
+
 // One float a row to a block of eight a row.
 __aicore__ inline void Spread(const AscendC::LocalTensor<float>& to, const AscendC::LocalTensor<float>& from,
                               uint32_t rows) {

@@ -109,6 +109,8 @@ class Depths {
   bool has_mask_, has_depth_;
 };
 
+constexpr uint32_t kColumns = 64;  // scores are computed in whole words of the mask
+
 // One product each way: a tile of keys against a step of rows. Tiles do not mix committed slots with nodes, so that a
 // tile of nodes starts at a word of the mask.
 struct Item {
@@ -130,6 +132,12 @@ struct Item {
   }
   __aicore__ inline uint32_t Keys(uint32_t size) const {
     return static_cast<uint32_t>(Lesser<int64_t>((OfNodes() ? end : context_end) - Slot(size), size));
+  }
+  // Of the scores: the keys and more, so that a row can be folded in the middle down to kColumns.
+  __aicore__ inline uint32_t Columns(uint32_t size) const {
+    uint32_t columns = kColumns;
+    while (columns < Keys(size)) columns *= 2;
+    return columns;
   }
 };
 
@@ -173,8 +181,7 @@ class BlockTable {
 // Between the cube core and the vector cores of a block.
 constexpr uint16_t kFlagScores = 0, kFlagProbabilities = 1, kFlagProducts = 2, kFlagConverted = 3;
 
-constexpr uint32_t kColumns = 64;  // scores are computed in whole words of the mask
-constexpr uint32_t kItems = 8;     // kept by number, of which kLag behind, and those ahead, are in use
+constexpr uint32_t kItems = 8;  // kept by number, of which kInFlight behind, and those ahead, are in use
 
 class Schedule {
  public:

@@ -40,9 +40,9 @@ class TreeAttentionSoftmax {
     halves_ = probabilities_.template ReinterpretCast<float>();
     by_row_ = Ub<float>(tiling.ub.by_row, chunk * kRowBlock);
     column_ = Ub<float>(tiling.ub.column, chunk);
-    alpha_ = Ub<float>(tiling.ub.alpha, kInFlight * half_);
+    alpha_ = Ub<float>(tiling.ub.alpha, kInFlight * half_ * kRowBlock);
     maximum_ = Ub<float>(tiling.ub.maximum, kInFlight * rows);
-    sum_ = Ub<float>(tiling.ub.sum, kInFlight * rows);
+    sums_ = Ub<float>(tiling.ub.sums, kInFlight * rows * kRowBlock);
     bits_ = Ub<uint64_t>(tiling.ub.bits, chunk * tiling.tile / 64);
     products_ = Ub<float>(tiling.ub.products, chunk * width_);
     outputs_ = Ub<float>(tiling.ub.outputs, rows * width_);
@@ -52,23 +52,26 @@ class TreeAttentionSoftmax {
   __aicore__ inline void Process() {
     for (int32_t i = 0; i <= kProducts; ++i) AscendC::SetFlag<AscendC::HardEvent::V_MTE2>(i);
     AscendC::SetFlag<AscendC::HardEvent::MTE3_V>(kScores);
-    if constexpr (kQuantized) ConvertUntil(kLag);
+    if constexpr (kQuantized) ConvertUntil(kInFlight - 1);
     FetchScores();
-    for (uint32_t i = 0; Has(i + 1) || i < found_ + kLag; ++i) {
-      const Item &current = items_[i % kItems], &previous = items_[(i - kLag) % kItems];
-      const uint32_t chunks = i < found_ ? Chunks(current) : 0, previous_chunks = i < kLag ? 0 : Chunks(previous);
-      if constexpr (kQuantized) ConvertUntil(i + kLag + 1);
+    for (uint32_t i = 0; Has(i + 1) || i < found_ + kInFlight; ++i) {
+      const Item &current = items_[i % kItems], &previous = items_[(i - kInFlight) % kItems];
+      const uint32_t chunks = i < found_ ? Chunks(current) : 0;
+      const uint32_t previous_chunks = i < kInFlight ? 0 : Chunks(previous);
+      if constexpr (kQuantized) ConvertUntil(i + kInFlight);
       const uint32_t all_chunks = Greater(chunks, previous_chunks);
       for (uint32_t chunk = 0; chunk < all_chunks; ++chunk) {
+        if (chunk < previous_chunks) Accumulate(previous, chunk);
         if (chunk < chunks) Softmax(current, chunk);
-        if (chunk + 1 == chunks) {
+        if (chunk + 1 == all_chunks && i < found_) {
           Order<AscendC::HardEvent::MTE2_MTE3>();  // the flag says too that earlier products were read
           AscendC::CrossCoreSetFlag<2, PIPE_MTE3>(kFlagProbabilities);
         }
-        if (chunk < previous_chunks) LoadProducts(previous, chunk);
+        if (chunk + 1 < previous_chunks) LoadProducts(previous, chunk + 1);
         if (chunk < chunks) FetchScores();
-        if (chunk < previous_chunks) Accumulate(previous, chunk);
       }
+      Has(i + kInFlight);  // StoreNothing needs the place of the products
+      if (i + 1 >= kInFlight && i + 1 < found_ + kInFlight) LoadProducts(items_[(i + 1 - kInFlight) % kItems], 0);
     }
     for (int32_t i = 0; i <= kProducts; ++i) AscendC::WaitFlag<AscendC::HardEvent::V_MTE2>(i);
     AscendC::WaitFlag<AscendC::HardEvent::MTE3_V>(kScores);
@@ -114,12 +117,18 @@ class TreeAttentionSoftmax {
   __aicore__ inline uint32_t StateOf(const Item& item, uint32_t chunk) const {
     return item.tasks_before % kInFlight * (tiling_->rows / 2) + item.step * half_ + chunk * tiling_->chunk_rows;
   }
+  __aicore__ inline AscendC::LocalTensor<float> MaximumOf(const Item& item, uint32_t chunk) const {
+    return maximum_[StateOf(item, chunk)];
+  }
+  __aicore__ inline AscendC::LocalTensor<float> SumsOf(const Item& item, uint32_t chunk) const {
+    return sums_[StateOf(item, chunk) * kRowBlock];
+  }
   // Where its scores lie, and later its probabilities, in the workspace.
   __aicore__ inline uint64_t PlaceOf(const Item& item, const Share& share, uint32_t columns) const {
     return uint64_t{item.items_before % kInFlight} * tiling_->step_rows * tiling_->tile + share.begin * columns;
   }
   __aicore__ inline AscendC::LocalTensor<float> AlphaOf(const Item& item, uint32_t chunk) const {
-    return alpha_[item.items_before % kInFlight * half_ + chunk * tiling_->chunk_rows];
+    return alpha_[(item.items_before % kInFlight * half_ + chunk * tiling_->chunk_rows) * kRowBlock];
   }
 
   __aicore__ inline bool Has(uint32_t item) {
@@ -147,7 +156,7 @@ class TreeAttentionSoftmax {
     if (fetched_chunks_ == 0) AscendC::CrossCoreWaitFlag(kFlagScores);
     const Share share = ShareOf(item, fetched_chunks_);
     if (share.count > 0) {
-      const uint32_t columns = AlignUp(item.Keys(tiling_->tile), kColumns);
+      const uint32_t columns = item.Columns(tiling_->tile);
       AscendC::WaitFlag<AscendC::HardEvent::V_MTE2>(kScores + fetch_place_);
       AscendC::DataCopy(scores_[fetch_place_], scores_gm_[PlaceOf(item, share, columns)], share.padded * columns);
       AscendC::SetFlag<AscendC::HardEvent::MTE2_V>(kScores + fetch_place_);
@@ -161,7 +170,7 @@ class TreeAttentionSoftmax {
   __aicore__ inline void Softmax(const Item& item, uint32_t chunk) {
     const Share share = ShareOf(item, chunk);
     if (share.count == 0) return;
-    const uint32_t columns = AlignUp(item.Keys(tiling_->tile), kColumns);
+    const uint32_t columns = item.Columns(tiling_->tile);
     const uint32_t count = share.padded * columns, row = columns * static_cast<uint32_t>(sizeof(T)) / kBlockBytes;
     const uint32_t score_row = columns / BlockOf<float>();
     const AscendC::LocalTensor<float> scores = scores_[place_];
@@ -169,11 +178,12 @@ class TreeAttentionSoftmax {
     ScaleAndHide(item, share, scores, columns);
     AscendC::WaitFlag<AscendC::HardEvent::MTE3_V>(kScores);
     Exponentials(item, chunk, share.padded, scores, columns);
-    if constexpr (kQuantized) {
-      if (tiling_->shape.scale_per_token) ByColumn(scores, converter_.ValueScales(item), share.padded, columns);
+    const bool by_token = kQuantized && tiling_->shape.scale_per_token;
+    if (by_token) {
+      AddSums(item, chunk, share.padded, scores, columns, halves_);
+      ByColumn(scores, converter_.ValueScales(item), share.padded, columns);
     }
     Narrow(probabilities_, scores, count);
-    AscendC::SetFlag<AscendC::HardEvent::V_MTE2>(kScores + place_);
     Order<AscendC::HardEvent::V_MTE3>(kScores);
     AscendC::GlobalTensor<T> to;
     to.SetGlobalBuffer((__gm__ T*)scores_gm_[PlaceOf(item, share, columns)].GetPhyAddr());
@@ -181,6 +191,8 @@ class TreeAttentionSoftmax {
                       AscendC::DataCopyParams(static_cast<uint16_t>(share.padded), static_cast<uint16_t>(row), 0,
                                               static_cast<uint16_t>(score_row - row)));
     AscendC::SetFlag<AscendC::HardEvent::MTE3_V>(kScores);
+    if (!by_token) AddSums(item, chunk, share.padded, scores, columns, scores);  // while the probabilities leave
+    AscendC::SetFlag<AscendC::HardEvent::V_MTE2>(kScores + place_);
     place_ ^= 1;
   }
 
@@ -306,56 +318,61 @@ class TreeAttentionSoftmax {
     return seen;
   }
 
-  // scores <- e^(s - maximum); maximum, sum and the factor of the outputs so far.
+  // scores <- e^(s - maximum); maximum, and the factor of the sums and outputs so far.
   __aicore__ inline void Exponentials(const Item& item, uint32_t chunk, uint32_t padded,
                                       const AscendC::LocalTensor<float>& scores, uint32_t columns) {
     const int32_t rows = static_cast<int32_t>(padded);
-    const AscendC::LocalTensor<float> maximum = maximum_[StateOf(item, chunk)], sum = sum_[StateOf(item, chunk)];
+    const int32_t blocks = rows * static_cast<int32_t>(kRowBlock);
+    const AscendC::LocalTensor<float> maximum = MaximumOf(item, chunk), sums = SumsOf(item, chunk);
     const AscendC::LocalTensor<float> alpha = AlphaOf(item, chunk);
     if (item.tile == item.first_tile) {
       AscendC::Duplicate(maximum, kNothing, rows);
-      AscendC::Duplicate(sum, 0.0f, rows);
+      AscendC::Duplicate(sums, 0.0f, blocks);
       Barrier();
     }
-    FoldRows<true>(scores, padded, columns);
+    FoldRows<true>(scores, padded, columns, halves_);
+    Fold<true>(column_, by_row_, padded / 8);
+    Barrier();
     AscendC::Max(column_, column_, maximum, rows);
     Barrier();
-    AscendC::Sub(alpha, maximum, column_, rows);
+    AscendC::Sub(maximum, maximum, column_, rows);
     Spread(by_row_, column_, padded);
     Barrier();
-    AscendC::Exp(alpha, alpha, rows);
-    AscendC::DataCopy(maximum, column_, padded);
+    AscendC::Exp(maximum, maximum, rows);
     ByRow<RowOp::kSub>(scores, by_row_, padded, columns);
     Barrier();
+    Spread(alpha, maximum, padded);
     AscendC::Exp(scores, scores, rows * static_cast<int32_t>(columns));
-    AscendC::Mul(sum, sum, alpha, rows);
     Barrier();
-    FoldRows<false>(scores, padded, columns);
-    AscendC::Add(sum, sum, column_, rows);
-    Barrier();
+    AscendC::DataCopy(maximum, column_, padded);
+    AscendC::Mul(sums, sums, alpha, blocks);
   }
 
-  // column_ <- the rows' maxima or sums.
+  __aicore__ inline void AddSums(const Item& item, uint32_t chunk, uint32_t rows,
+                                 const AscendC::LocalTensor<float>& scores, uint32_t columns,
+                                 const AscendC::LocalTensor<float>& scratch) {
+    FoldRows<false>(scores, rows, columns, scratch);
+    const AscendC::LocalTensor<float> sums = SumsOf(item, chunk);
+    AscendC::Add(sums, sums, by_row_, static_cast<int32_t>(rows * kRowBlock));
+  }
+
+  // by_row_ [rows, 8] <- eight maxima or sums of each row. `scratch` may be the scores, which are lost then.
   template <bool kMax>
-  __aicore__ inline void FoldRows(const AscendC::LocalTensor<float>& scores, uint32_t rows, uint32_t columns) {
-    AscendC::LocalTensor<float> row = scores;
-    if (columns > kLanes) {
-      const uint8_t stride = static_cast<uint8_t>(columns / BlockOf<float>()), repeats = static_cast<uint8_t>(rows);
-      for (uint32_t at = kLanes; at < columns; at += kLanes) {
-        const AscendC::BinaryRepeatParams repeat(1, 1, 1, 8, at == kLanes ? stride : 8, stride);
-        const AscendC::LocalTensor<float> left = at == kLanes ? scores : halves_;
-        if constexpr (kMax) {
-          AscendC::Max(halves_, left, scores[at], static_cast<uint64_t>(kLanes), repeats, repeat);
-        } else {
-          AscendC::Add(halves_, left, scores[at], static_cast<uint64_t>(kLanes), repeats, repeat);
-        }
-        Barrier();
+  __aicore__ inline void FoldRows(const AscendC::LocalTensor<float>& scores, uint32_t rows, uint32_t columns,
+                                  const AscendC::LocalTensor<float>& scratch) {
+    AscendC::LocalTensor<float> from = scores;
+    for (; columns > kLanes; columns /= 2) {
+      const uint8_t repeats = static_cast<uint8_t>(rows * columns / (2 * kLanes));
+      const AscendC::BinaryRepeatParams repeat(1, 1, 1, 8, 16, 16);
+      if constexpr (kMax) {
+        AscendC::Max(scratch, from, from[kLanes], static_cast<uint64_t>(kLanes), repeats, repeat);
+      } else {
+        AscendC::Add(scratch, from, from[kLanes], static_cast<uint64_t>(kLanes), repeats, repeat);
       }
-      row = halves_;
+      Barrier();
+      from = scratch;
     }
-    Fold<kMax>(by_row_, row, rows);
-    Barrier();
-    Fold<kMax>(column_, by_row_, rows / 8);
+    Fold<kMax>(by_row_, from, rows);
     Barrier();
   }
 
@@ -379,27 +396,25 @@ class TreeAttentionSoftmax {
       AscendC::WaitFlag<AscendC::HardEvent::MTE2_V>(kProducts);
       AscendC::DataCopy(outputs, products_, count);
     } else {
-      Spread(by_row_, AlphaOf(item, chunk), share.padded);
-      Barrier();
-      ByRow<RowOp::kMul>(outputs, by_row_, share.padded, width_);
-      Barrier();
       AscendC::WaitFlag<AscendC::HardEvent::MTE2_V>(kProducts);
-      AscendC::Add(outputs, outputs, products_, static_cast<int32_t>(count));
+      MulAddByRow(outputs, AlphaOf(item, chunk), products_, share.padded, width_);
     }
     AscendC::SetFlag<AscendC::HardEvent::V_MTE2>(kProducts);
-    Barrier();
     if (item.tile + 1 == item.last_tile) Finish(item, chunk, share, outputs);
   }
 
   __aicore__ inline void Finish(const Item& item, uint32_t chunk, const Share& share,
                                 const AscendC::LocalTensor<float>& outputs) {
     const int32_t rows = static_cast<int32_t>(share.padded);
-    const AscendC::LocalTensor<float> sum = sum_[StateOf(item, chunk)], lse = halves_;
+    const AscendC::LocalTensor<float> sum = SumsOf(item, chunk), maximum = MaximumOf(item, chunk), lse = halves_;
+    Barrier();
+    Fold<false>(sum, sum, share.padded / 8);
+    Barrier();
     AscendC::Maxs(column_, sum, kTiny, rows);
     AscendC::Ln(sum, sum, rows);
     Barrier();
     Spread(by_row_, column_, share.padded);
-    AscendC::Add(sum, sum, maximum_[StateOf(item, chunk)], rows);
+    AscendC::Add(sum, sum, maximum, rows);
     Barrier();
     ByRow<RowOp::kDiv>(outputs, by_row_, share.padded, width_);
     AscendC::WaitFlag<AscendC::HardEvent::MTE3_V>(kScores);
@@ -456,8 +471,9 @@ class TreeAttentionSoftmax {
   BlockTable table_;
   Int8Converter<T> converter_;  // for an int8 cache
   AscendC::GlobalTensor<float> scores_gm_, products_gm_, outputs_gm_, lse_gm_;
-  AscendC::LocalTensor<float> scores_[2], by_row_, column_, alpha_, maximum_, sum_, products_, outputs_;
-  AscendC::LocalTensor<float> halves_;  // where the probabilities come later
+  AscendC::LocalTensor<float> scores_[2], by_row_, column_, products_, outputs_;
+  AscendC::LocalTensor<float> maximum_, sums_, alpha_;  // of a row: one, eight parts, one eight times
+  AscendC::LocalTensor<float> halves_;                  // where the probabilities come later
   AscendC::LocalTensor<T> probabilities_;
   AscendC::LocalTensor<uint64_t> bits_;
   Item items_[kItems];

@@ -30,7 +30,7 @@ struct TreeAttentionL1 {
   uint32_t queries, keys, values, probabilities;
 };
 struct TreeAttentionUb {
-  uint32_t scores, probabilities, by_row, column, alpha, maximum, sum, bits, products, outputs;
+  uint32_t scores, probabilities, by_row, column, alpha, maximum, sums, bits, products, outputs;
   uint32_t raw, widened, token_scales, k_scales, v_scales;  // int8 cache only
 };
 // Byte offsets in the workspace.
@@ -58,14 +58,13 @@ struct TreeAttentionTiling {
 };
 
 constexpr uint32_t kMaxTile = 256;
-constexpr uint32_t kMinSplitKeys = 256;   // a split has at least as many
-constexpr uint32_t kMaxSplits = 24;       // as many as a device has cube cores
-constexpr uint32_t kRowBlock = 8;         // lanes in which a row's maximum or sum is repeated: a 32-byte block
-constexpr uint32_t kMergeRows = 16;       // rows merged at once are a multiple: whole lines of `out` and `lse`
-constexpr uint32_t kMaxValueSize = 512;   // head size of the values
-constexpr uint32_t kLag = 2;              // outputs of item i come after scores of item i + kLag
-constexpr uint32_t kInFlight = kLag + 1;  // items from scores to outputs
-constexpr uint32_t kConvertedTiles = 5;   // int8 tiles on their way from vector to cube core
+constexpr uint32_t kMinSplitKeys = 256;  // a split has at least as many
+constexpr uint32_t kMaxSplits = 24;      // as many as a device has cube cores
+constexpr uint32_t kRowBlock = 8;        // lanes in which a row's maximum or sum is repeated: a 32-byte block
+constexpr uint32_t kMergeRows = 16;      // rows merged at once are a multiple: whole lines of `out` and `lse`
+constexpr uint32_t kMaxValueSize = 512;  // head size of the values
+constexpr uint32_t kInFlight = 3;        // items from scores to outputs
+constexpr uint32_t kConvertedTiles = 5;  // int8 tiles on their way from vector to cube core
 
 enum class TreeAttentionType { kHalf, kBfloat16, kFloat };
 
@@ -117,9 +116,9 @@ inline bool carve_ub(TreeAttentionTiling& t, uint32_t element, bool quantized, u
   t.ub.probabilities = take(chunk * t.tile * element);
   t.ub.by_row = take(chunk * kRowBlock * kFloat);
   t.ub.column = take(chunk * kFloat);
-  t.ub.alpha = take(kInFlight * step * kFloat);
+  t.ub.alpha = take(kInFlight * step * kRowBlock * kFloat);
   t.ub.maximum = take(kInFlight * rows * kFloat);
-  t.ub.sum = take(kInFlight * rows * kFloat);
+  t.ub.sums = take(kInFlight * rows * kRowBlock * kFloat);
   t.ub.bits = take(chunk * t.tile / 8);
   t.ub.products = take(chunk * d_v * kFloat);
   t.ub.outputs = take(uint64_t{rows} * d_v * kFloat);
