@@ -130,14 +130,12 @@ def test_rows_past_the_end_are_not_read(int8):
     assert all(torch.equal(a, b) for a, b in zip(actual, expected, strict=True))
 
 
-@pytest.mark.parametrize(("nodes", "tile"), [(1, 128), (16, 128), (64, 128), (64, 256)])
+@pytest.mark.parametrize(("nodes", "tile"), [(1, 128), (16, 128), (64, 256)])
 def test_keys_and_values_are_read_once(nodes, tile):
     """By all cube cores together, whatever the tree. P comes back to them through L2, Q once a split. They write
     scores once, and the products with values once a tile."""
     context, heads, kv_heads, d = 4096, 8, 2, 128
     args, kwargs = make_case([context], [nodes], heads=heads, kv_heads=kv_heads, d_qk=d, dtype=torch.float16)
-    if tile == 256:  # chosen for the table of a longer context
-        args[3] = torch.nn.functional.pad(args[3], (0, 4096 - args[3].shape[1]), value=-1)
     with device("910B4", 0) as simulated:
         out, _ = simulated.tree_attention(*args, **kwargs)
         (launch,) = simulated.launches()

@@ -166,7 +166,7 @@ inline bool tree_attention_tiling(const TreeAttentionShape& shape, TreeAttention
   const uint32_t wanted = all_rows > 1024 ? 1024 : tiling::round_up(static_cast<uint32_t>(all_rows), 16u);
   const uint64_t keys = uint64_t{shape.max_blocks} * shape.block_size;  // of a request at most
   // Few passes over the keys first, then large products, then room to load ahead. Wide tiles save products in between:
-  // for many rows, and where one request has enough of them for every core.
+  // for many rows, and where one request has one for every core.
   struct Choice {
     uint32_t step_rows, tile, places;
   };
@@ -174,7 +174,7 @@ inline bool tree_attention_tiling(const TreeAttentionShape& shape, TreeAttention
                                  {32, 64, 2},   {32, 64, 1},   {16, 64, 1}};
   uint32_t most = 0;
   for (const Choice& choice : kChoices) {
-    if (choice.tile > 128 && (wanted <= 64 || keys * shape.kv_heads < uint64_t{8} * choice.tile * cube_cores)) continue;
+    if (choice.tile > 128 && (wanted <= 64 || keys * shape.kv_heads < uint64_t{choice.tile} * cube_cores)) continue;
     TreeAttentionTiling t{};
     t.shape = shape;
     t.step_rows = choice.step_rows < wanted ? choice.step_rows : tiling::round_up(wanted, 16u);
