@@ -347,8 +347,7 @@ class Passes {
 
   // --- What a pass leaves of the chunks in x_
 
-  __aicore__ inline void SumChunks(const AscendC::LocalTensor<float>& records, const Piece& piece,
-                                   const AscendC::LocalTensor<float>& raw) {
+  __aicore__ inline void SumChunks(const AscendC::LocalTensor<float>& records, const Piece& piece) {
     const Pass& pass = piece.pass;
     Weigh(x_, x_, 0.0f, pass.scale);
     ReduceChunks<Reduction::kSum>(records[kSumLane], x_);
@@ -362,16 +361,18 @@ class Passes {
     chunks_ = 1;
     for (uint32_t i = 0; i < piece.count; ++i) {
       if (fits[i]) continue;
-      const uint32_t words = i * t_.chunk * (Type(pass.of_draft) == kFloat32 ? 2 : 1) / 2;
-      Widen(x_, raw[words], pass.of_draft, piece.first + i, 1);
+      // It is seldom read again: the next piece may have its place already.
+      Order<AscendC::HardEvent::V_MTE2>();
+      LoadRaw(y_, pass.of_draft, pass.row, piece.first + i, 1);
+      Order<AscendC::HardEvent::MTE2_V>();
+      Widen(x_, y_, pass.of_draft, piece.first + i, 1);
       ScanChunks(records[i * kRecord], pass.scale);
     }
   }
 
-  // `parts` has room for the sums of eight of every lane of the record.
-  __aicore__ inline void MeasureChunk(const AscendC::LocalTensor<float>& record, const Pass& pass,
-                                      const AscendC::LocalTensor<float>& parts) {
-    const AscendC::LocalTensor<float> weights = x_[t_.chunk], ones = x_[3 * t_.chunk];
+  __aicore__ inline void MeasureChunk(const AscendC::LocalTensor<float>& record, const Pass& pass) {
+    // parts: sums of eight, of every lane of the record; by then x_ is compared.
+    const AscendC::LocalTensor<float> weights = x_[t_.chunk], ones = x_[3 * t_.chunk], parts = x_;
     AscendC::Duplicate(ones, 1.0f, Lanes());
     if (pass.kind == kMeasure) Weigh(weights, x_, pass.max, pass.scale);
     const uint32_t part = t_.chunk / 8, lanes = pass.kind == kMeasure ? 2 * kPivots : kPivots;
@@ -440,10 +441,12 @@ class Passes {
       AscendC::SetFlag<AscendC::HardEvent::MTE3_V>(Event(i));
     }
     Piece pieces[kBuffers];
-    bool more = Fetch(&pieces[0], 0);
-    for (uint32_t i = 0; more; i = 1 - i) {
-      more = Fetch(&pieces[1 - i], 1 - i);
-      Work(pieces[i], i);
+    for (uint32_t i = 0; i < kBuffers; ++i) Fetch(&pieces[i], i);
+    for (uint32_t i = 0; pieces[i].count > 0; i = (i + 1) % kBuffers) {
+      const Piece piece = pieces[i];
+      TakeIn(piece, i);
+      Fetch(&pieces[i], i);
+      Work(piece, i);
     }
     for (uint32_t i = 0; i < kBuffers; ++i) {
       AscendC::WaitFlag<AscendC::HardEvent::V_MTE2>(Event(i));
@@ -452,10 +455,11 @@ class Passes {
     chunks_ = 1;
   }
 
-  // Reads the next piece. False where there is none.
-  __aicore__ inline bool Fetch(Piece* piece, uint32_t buffer) {
+  // Reads the next piece; one of no chunks where there is none.
+  __aicore__ inline void Fetch(Piece* piece, uint32_t buffer) {
+    piece->count = 0;
     if (next_ >= end_ && list_ == kLight) StartList(kHeavy);
-    if (next_ >= end_) return false;
+    if (next_ >= end_) return;
     piece->first = static_cast<uint32_t>(next_ % t_.chunks);
     if (piece->first == 0 || next_ == begin_) {
       for (uint32_t i = 0; i < WordsOf(list_); ++i) words_.words[i] = asked_.GetValue(pass_at_ * kPassWords + i);
@@ -472,7 +476,6 @@ class Passes {
     LoadRaw(raw_[buffer], pass.of_draft, pass.row, piece->first, piece->count);
     if (pass.kind == kExcess) LoadRaw(raw_draft_[buffer], 1, pass.row, piece->first, piece->count);
     AscendC::SetFlag<AscendC::HardEvent::MTE2_V>(Event(buffer));
-    return true;
   }
   // By what raw_ and x_ hold.
   __aicore__ inline uint32_t MostChunks(const Pass& pass) const {
@@ -481,32 +484,36 @@ class Passes {
     return (pass.kind == kExcess || t_.entropy ? kPiece / 2 : kPiece) / (wide ? 2 : 1);
   }
 
+  // Chunks into x_, of a draft's row into y_: their buffer is free for another piece.
+  __aicore__ inline void TakeIn(const Piece& piece, uint32_t buffer) {
+    AscendC::WaitFlag<AscendC::HardEvent::MTE3_V>(Event(buffer));
+    AscendC::Duplicate(record_[buffer], 0.0f, static_cast<int32_t>(piece.count * kRecord));
+    AscendC::WaitFlag<AscendC::HardEvent::MTE2_V>(Event(buffer));
+    Widen(x_, raw_[buffer], piece.pass.of_draft, piece.first, piece.count);
+    if (piece.pass.kind == kExcess) Widen(y_, raw_draft_[buffer], 1, piece.first, piece.count);
+    AscendC::SetFlag<AscendC::HardEvent::V_MTE2>(Event(buffer));
+  }
+
   __aicore__ inline void Work(const Piece& piece, uint32_t buffer) {
     const Pass& pass = piece.pass;
     const AscendC::LocalTensor<float> records = record_[buffer];
     chunks_ = piece.count;
-    AscendC::WaitFlag<AscendC::HardEvent::MTE2_V>(Event(buffer));
-    AscendC::WaitFlag<AscendC::HardEvent::MTE3_V>(Event(buffer));
-    AscendC::Duplicate(records, 0.0f, static_cast<int32_t>(piece.count * kRecord));
-    Widen(x_, raw_[buffer], pass.of_draft, piece.first, piece.count);
-    if (pass.kind == kExcess) Widen(y_, raw_draft_[buffer], 1, piece.first, piece.count);
     switch (pass.kind) {
       case kScan:
         Cut(pass.cut);
         ScanChunks(records, pass.scale);
         break;
       case kSum:
-        SumChunks(records, piece, raw_[buffer]);
+        SumChunks(records, piece);
         break;
       case kCount:
       case kMeasure:
-        MeasureChunk(records, pass, raw_draft_[buffer]);
+        MeasureChunk(records, pass);
         break;
       default:
         Subtract(pass);
         ReduceChunks<Reduction::kSum>(records[kSumLane], x_);
     }
-    AscendC::SetFlag<AscendC::HardEvent::V_MTE2>(Event(buffer));
     Order<AscendC::HardEvent::V_MTE3>();
     Store(records_gm_[(uint64_t{pass.slot} * t_.chunks + piece.first) * kRecord], records, piece.count * kRecord);
     AscendC::SetFlag<AscendC::HardEvent::MTE3_V>(Event(buffer));
