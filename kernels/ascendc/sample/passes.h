@@ -55,7 +55,7 @@ class Passes {
     target_ = target;
     draft_ = draft;
     workspace_ = workspace;
-    const uint64_t slots = uint64_t{t_.cores} * t_.slots;
+    const uint64_t slots = uint64_t{t_.cores} * t_.lanes * t_.slots;
     records_gm_.SetGlobalBuffer((__gm__ float*)(workspace + t_.records_at), slots * t_.chunks * kRecord);
     passes_gm_.SetGlobalBuffer((__gm__ uint32_t*)workspace, t_.cores * kPassLines * kPassWords);
   }

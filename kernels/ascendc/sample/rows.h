@@ -67,7 +67,15 @@ union StateWords {
 static_assert(sizeof(StateWords) == kStateWords * 4);
 constexpr uint32_t kTogether = 10;  // rows of few chunks whose records are combined at once: as many as UB holds
 
-class Rows : public Passes {
+// What is kept of a request from step to step.
+struct Emitted {
+  bool begun_ = false;
+  uint32_t request_;
+  uint32_t num_emitted_ = 0;
+  int32_t status_ = 0;
+};
+
+class Rows : public Passes, public Emitted {
  public:
   __aicore__ inline void Init(GM_ADDR target, GM_ADDR draft, GM_ADDR temperature, GM_ADDR top_k, GM_ADDR top_p,
                               GM_ADDR min_p, GM_ADDR workspace, const RowsTiling& tiling) {
@@ -80,9 +88,7 @@ class Rows : public Passes {
     has_top_k_ = top_k != nullptr;
     has_top_p_ = top_p != nullptr;
     has_min_p_ = min_p != nullptr;
-
-    table_.SetGlobalBuffer((__gm__ int32_t*)(workspace + t_.table_at + core_ * t_.table_bytes), t_.table_bytes / 4);
-    removed_ = table_[uint64_t{t_.nodes} * kNodeWords];
+    next_ = core_;
 
     stats_ = kFloatLanes;
     while (stats_ < t_.chunks) stats_ *= 8;
@@ -119,7 +125,7 @@ class Rows : public Passes {
   // --- A row of a node
 
   __aicore__ inline uint32_t SlotOf(uint32_t node, uint32_t which) const {
-    return core_ * t_.slots + which * t_.nodes + node;
+    return (core_ * t_.lanes + lane_) * t_.slots + which * t_.nodes + node;
   }
 
   // Before the first step with a request of `nodes` nodes.
@@ -344,28 +350,24 @@ class Rows : public Passes {
   }
   __aicore__ inline void Emit(const Row& p, int64_t token) { Emit(token, Logprob(p, static_cast<uint64_t>(token))); }
 
-  // Steps `op` through all requests, one a core at a time. Op has
-  //   void Begin(uint32_t request),
+  // Steps `op` through all requests, one a lane at a time. Op has
+  //   a base Request: what it keeps of a request from step to step, though other lanes have steps in between,
+  //   void Begin(): takes up request_,
   //   bool Step(): whether it is done; if not it has asked for passes, or for a round,
   //   void Write(): the results, by Rows::Write.
   template <class Op>
   __aicore__ inline void Run(Op* op) {
-    uint32_t request = core_;
-    bool begun = false;
+    Emitted emitted[kMostLanes];
+    typename Op::Request requests[kMostLanes];
     do {
       ++round_;
       read_ = kNoSlot;
-      for (; request < t_.batch; request += t_.cores, begun = false) {
-        if (!begun) {
-          PlaceResults(request);
-          op->Begin(request);
-          begun = true;
-        }
-        if (!op->Step()) break;
-        result_.SetValue(0, num_emitted_ > 0 ? static_cast<int32_t>(num_emitted_) - 1 : 0);
-        result_.SetValue(1, status_);
-        AscendC::DataCacheCleanAndInvalid<int32_t, AscendC::CacheLine::ENTIRE_DATA_CACHE,
-                                          AscendC::DcciDst::CACHELINE_OUT>(result_);
+      for (lane_ = 0; lane_ < t_.lanes; ++lane_) {
+        static_cast<Emitted&>(*this) = emitted[lane_];
+        static_cast<typename Op::Request&>(*op) = requests[lane_];
+        StepLane(op);
+        emitted[lane_] = *this;
+        requests[lane_] = *op;
       }
     } while (MakePasses());
     Fence();  // the results pass through the place of all that lives for one step
@@ -397,11 +399,12 @@ class Rows : public Passes {
   __aicore__ inline void WriteNumAccepted(uint32_t column, GM_ADDR out) { Write(column, out, 0, 1); }
   __aicore__ inline void WriteStatus(uint32_t column, GM_ADDR out) { Write(column, out, 4, 1); }
 
-  AscendC::GlobalTensor<int32_t> table_;  // kNodeWords a node, the first 2 * kStateWords its rows; this core's alone
+  // Whether there is a request that no lane has taken up.
+  __aicore__ inline bool HasNext() const { return next_ < t_.batch; }
+
+  AscendC::GlobalTensor<int32_t> table_;  // kNodeWords a node, the first 2 * kStateWords its rows; this lane's alone
   AscendC::GlobalTensor<int32_t> path_out_;
   int32_t round_ = 0;
-  uint32_t num_emitted_ = 0;
-  int32_t status_ = 0;
 
  private:
   static constexpr int32_t kNotAsked = -1;
@@ -410,8 +413,32 @@ class Rows : public Passes {
   static constexpr float kSmallest = 1.175494351e-38f;
   static constexpr float kLeastMass = 1e-33f;  // of a chunk: above 4096 * kSmallest, and nothing next to kLeastSum
 
-  __aicore__ inline void PlaceResults(uint32_t request) {
-    GM_ADDR results = workspace_ + t_.results_at + request * t_.result_bytes;
+  // As far as the lane comes, with the next requests too.
+  template <class Op>
+  __aicore__ inline void StepLane(Op* op) {
+    const uint64_t lane = uint64_t{core_} * t_.lanes + lane_;
+    table_.SetGlobalBuffer((__gm__ int32_t*)(workspace_ + t_.table_at + lane * t_.table_bytes), t_.table_bytes / 4);
+    removed_ = table_[uint64_t{t_.nodes} * kNodeWords];
+    for (;; begun_ = false) {
+      const bool begins = !begun_;
+      if (begins) {
+        if (!HasNext()) return;
+        request_ = next_;
+        next_ += t_.cores;
+        begun_ = true;
+      }
+      PlaceResults();
+      if (begins) op->Begin();
+      if (!op->Step()) return;
+      result_.SetValue(0, num_emitted_ > 0 ? static_cast<int32_t>(num_emitted_) - 1 : 0);
+      result_.SetValue(1, status_);
+      AscendC::DataCacheCleanAndInvalid<int32_t, AscendC::CacheLine::ENTIRE_DATA_CACHE,
+                                        AscendC::DcciDst::CACHELINE_OUT>(result_);
+    }
+  }
+
+  __aicore__ inline void PlaceResults() {
+    GM_ADDR results = workspace_ + t_.results_at + request_ * t_.result_bytes;
     result_.SetGlobalBuffer((__gm__ int32_t*)results, kLine / 4);
     tokens_out_.SetGlobalBuffer((__gm__ int64_t*)(results + kLine), t_.width);
     logprobs_out_.SetGlobalBuffer((__gm__ float*)(results + t_.logprobs_at), t_.width);
@@ -692,6 +719,8 @@ class Rows : public Passes {
   uint32_t most_rows_;  // whose records fit
   uint32_t read_;       // the first slot whose records are in records_
   uint32_t num_removed_ = 0;
+  uint32_t lane_;
+  uint32_t next_;  // request that this core has not taken up
 };
 
 }  // namespace specdec::ascendc

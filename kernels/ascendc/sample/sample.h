@@ -5,8 +5,15 @@
 
 namespace specdec::ascendc {
 
-class Sample : public Rows {
+struct SampleRequest {
+  bool greedy_;
+  Filters filters_;
+};
+
+class Sample : public Rows, public SampleRequest {
  public:
+  using Request = SampleRequest;
+
   __aicore__ inline void Init(GM_ADDR logits, GM_ADDR uniforms, GM_ADDR temperature, GM_ADDR top_k, GM_ADDR top_p,
                               GM_ADDR min_p, GM_ADDR tokens, GM_ADDR logprobs, GM_ADDR status, GM_ADDR workspace,
                               const SampleTiling& tiling) {
@@ -21,9 +28,8 @@ class Sample : public Rows {
 
   __aicore__ inline void Process() { Run(this); }
 
-  __aicore__ inline void Begin(uint32_t request) {
-    request_ = request;
-    filters_ = FiltersOf(request);
+  __aicore__ inline void Begin() {
+    filters_ = FiltersOf(request_);
     greedy_ = filters_.temperature == 0.0f;
     if (k_ > 0 && greedy_) filters_.temperature = 1.0f;  // the k best need their order and filters alone
     ForgetRows(1);
@@ -79,9 +85,8 @@ class Sample : public Rows {
   GM_ADDR tokens_;
   GM_ADDR logprobs_;
   GM_ADDR status_out_;
-  uint32_t k_, request_;
-  bool best_, greedy_;
-  Filters filters_;
+  uint32_t k_;
+  bool best_;
 };
 
 }  // namespace specdec::ascendc

@@ -16,15 +16,17 @@ constexpr uint32_t kPassWords = 16;                  // of a request for a pass:
 constexpr uint32_t kMaxPasses = 64;                  // that a core may ask for in a round
 constexpr uint32_t kPassLines = 2 * kMaxPasses + 1;  // for those of two kinds, and how many there are
 constexpr uint32_t kNodeWords = 48;                  // what a core remembers of a node
+constexpr uint32_t kMostLanes = 2;                   // requests that a core looks after at a time
 
-// A core looks after one request at a time, so that only the results grow with the batch.
+// A core looks after few requests at a time, each of them in a lane, so that only the results grow with the batch.
 struct RowsTiling {
   int64_t target_stride, draft_stride;  // elements from row to row
-  // Byte offsets in the workspace, after the passes. Every core has a part of each, every request one of the results.
+  // Byte offsets in the workspace, after the passes. Every lane has a part of each, every request one of the results.
   uint64_t table_at, results_at, records_at, workspace;
-  uint64_t table_bytes, result_bytes;                                    // of a core, of a request
+  uint64_t table_bytes, result_bytes;                                    // of a lane, of a request
   uint64_t logprobs_at, path_at;                                         // in a request's results, after the tokens
-  uint32_t target_type, draft_type, vocab, chunk, chunks, slots, cores;  // slots: rows of records of a core
+  uint32_t target_type, draft_type, vocab, chunk, chunks, slots, cores;  // slots: rows of records of a lane
+  uint32_t lanes;                                                        // of a core
   uint32_t batch, nodes, width;                                          // requests, nodes of one, tokens it may emit
   uint32_t entropy;                                                      // whether scans collect what an entropy needs
   uint32_t maxima;  // whether the largest logits are wanted of rows that are neither greedy nor filtered too
@@ -38,15 +40,17 @@ inline void set_layout(RowsTiling* t, uint32_t slots_per_node, uint32_t vector_c
   t->chunks = (t->vocab + t->chunk - 1) / t->chunk;
   const uint64_t work = uint64_t{t->batch} * t->nodes * t->chunks;
   t->cores = static_cast<uint32_t>(work < vector_cores ? work : vector_cores);
+  const uint32_t lanes = (t->batch + t->cores - 1) / t->cores;
+  t->lanes = lanes < kMostLanes ? lanes : kMostLanes;
   t->slots = t->nodes * slots_per_node;
   t->table_bytes = round_up((uint64_t{t->nodes} * kNodeWords + t->nodes + t->width) * 4, kLine);
   t->logprobs_at = kLine + round_up(uint64_t{t->width} * 8, kLine);
   t->path_at = t->logprobs_at + round_up(uint64_t{t->width} * 4, kLine);
   t->result_bytes = t->path_at + round_up(uint64_t{t->width} * 4, kLine);
   t->table_at = uint64_t{t->cores} * kPassLines * kPassWords * 4;
-  t->results_at = t->table_at + t->cores * t->table_bytes;
+  t->results_at = t->table_at + uint64_t{t->cores} * t->lanes * t->table_bytes;
   t->records_at = t->results_at + t->batch * t->result_bytes;
-  t->workspace = t->records_at + uint64_t{t->cores} * t->slots * t->chunks * kRecord * 4;
+  t->workspace = t->records_at + uint64_t{t->cores} * t->lanes * t->slots * t->chunks * kRecord * 4;
 }
 
 struct SampleTiling {

@@ -10,8 +10,21 @@
 
 namespace specdec::ascendc {
 
-class Verify : public Rows {
+// What is kept of a request from step to step.
+struct VerifyRequest {
+  Filters filters_, draft_filters_;
+  int64_t first_;  // row of the root
+  int32_t num_nodes_;
+  uint32_t rows_asked_, rows_taken_;   // nodes of a chain whose rows were asked for, and combined
+  int32_t top_;              // where the walk stands
+  bool entered_, removing_;  // of a traversal
+  bool postponed_;           // the draw
+};
+
+class Verify : public Rows, public VerifyRequest {
  public:
+  using Request = VerifyRequest;
+
   __aicore__ inline void Init(GM_ADDR target, GM_ADDR draft, GM_ADDR tokens, GM_ADDR parents, GM_ADDR cu_nodes,
                               GM_ADDR uniforms, GM_ADDR draft_temperature, GM_ADDR temperature, GM_ADDR top_k,
                               GM_ADDR top_p, GM_ADDR min_p, GM_ADDR out_tokens, GM_ADDR num_accepted, GM_ADDR path,
@@ -35,17 +48,16 @@ class Verify : public Rows {
 
   __aicore__ inline void Process() { Run(this); }
 
-  __aicore__ inline void Begin(uint32_t request) {
-    request_ = request;
+  __aicore__ inline void Begin() {
     // At once rather than one after the other.
-    Preload(cu_nodes_[request]);
-    Preload(uniforms_[uint64_t{request} * t_.width]);
-    Preload(uniforms_[uint64_t{request} * t_.width + t_.width - 1]);
-    if (has_draft_temperature_) Preload(draft_temperature_[request]);
-    filters_ = FiltersOf(request);
+    Preload(cu_nodes_[request_]);
+    Preload(uniforms_[uint64_t{request_} * t_.width]);
+    Preload(uniforms_[uint64_t{request_} * t_.width + t_.width - 1]);
+    if (has_draft_temperature_) Preload(draft_temperature_[request_]);
+    filters_ = FiltersOf(request_);
     draft_filters_ = Filters{1.0f, 0, 1.0f, 0.0f};
-    if (has_draft_temperature_) draft_filters_.temperature = Temperature(draft_temperature_.GetValue(request));
-    const int64_t begin = cu_nodes_.GetValue(request), end = cu_nodes_.GetValue(request + 1);
+    if (has_draft_temperature_) draft_filters_.temperature = Temperature(draft_temperature_.GetValue(request_));
+    const int64_t begin = cu_nodes_.GetValue(request_), end = cu_nodes_.GetValue(request_ + 1);
     const bool fits = 0 <= begin && begin <= end && end <= v_.num_nodes;
     first_ = fits ? begin : 0;
     const int64_t size = fits ? end - begin : 0;
@@ -56,8 +68,8 @@ class Verify : public Rows {
     ClearResults(fits ? 0 : kMalformedTree);
     ForgetRows(static_cast<uint32_t>(num_nodes_));
     Link();
-    asked_ = 0;
-    taken_ = 0;
+    rows_asked_ = 0;
+    rows_taken_ = 0;
     top_ = 0;
     entered_ = false;
     removing_ = false;
@@ -223,23 +235,23 @@ class Verify : public Rows {
   __aicore__ inline void AskAhead() {
     Row row;
     bool unused;
-    int32_t node = static_cast<int32_t>(asked_);
+    int32_t node = static_cast<int32_t>(rows_asked_);
     uint32_t searches = IsPlain(filters_, 0) ? 0 : v_.searches;
     for (int32_t before = 0; before < node && searches > 0; ++before) {
       if (!AskTarget(before, &row)) --searches;
     }
     if (node >= num_nodes_ || Get(node, 0) == kNew) return;
-    for (uint32_t i = 0; i < v_.ahead && node >= 0 && Room() >= 2; ++i, ++asked_, node = FirstChild(node)) {
+    for (uint32_t i = 0; i < v_.ahead && node >= 0 && Room() >= 2; ++i, ++rows_asked_, node = FirstChild(node)) {
       AskTarget(node, &row);
       if (HasDraftRow(node)) Draft(node, &row, &unused);
     }
   }
   __aicore__ inline void TakeAhead() {
-    if (taken_ == asked_) return;
-    const uint32_t rows = asked_ - taken_;
-    TakeScans(taken_, rows, 0, filters_);
-    TakeScans(taken_, HasDraftRow(static_cast<int32_t>(asked_) - 1) ? rows : rows - 1, 1, draft_filters_);
-    taken_ = asked_;
+    if (rows_taken_ == rows_asked_) return;
+    const uint32_t rows = rows_asked_ - rows_taken_;
+    TakeScans(rows_taken_, rows, 0, filters_);
+    TakeScans(rows_taken_, HasDraftRow(static_cast<int32_t>(rows_asked_) - 1) ? rows : rows - 1, 1, draft_filters_);
+    rows_taken_ = rows_asked_;
   }
   __aicore__ inline bool HasDraftRow(int32_t node) const {
     return HasDraft() && filters_.temperature > 0.0f && (v_.rule == kRecursive || v_.rule == kTraversal) &&
@@ -252,7 +264,7 @@ class Verify : public Rows {
   // A bonus is drawn a round later, while other requests draw from their residuals, and not while they wait to ask for
   // those.
   __aicore__ inline bool Postpone() {
-    if (postponed_ || t_.batch == 1 || request_ + t_.cores < t_.batch) return false;
+    if (postponed_ || t_.batch == 1 || HasNext()) return false;
     AskForRound();
     return postponed_ = true;
   }
@@ -541,14 +553,6 @@ class Verify : public Rows {
   GM_ADDR logprobs_;
   GM_ADDR status_out_;
   bool is_chain_, has_draft_, has_draft_temperature_;
-  uint32_t request_;
-  Filters filters_, draft_filters_;
-  int64_t first_;  // row of the root
-  int32_t num_nodes_;
-  uint32_t asked_, taken_;   // nodes of a chain whose rows were asked for, and combined
-  int32_t top_;              // where the walk stands
-  bool entered_, removing_;  // of a traversal
-  bool postponed_;           // the draw
 };
 
 }  // namespace specdec::ascendc

@@ -30,7 +30,7 @@ inline void set_ahead(VerifyTiling* t, bool has_draft) {
   }
   const auto bytes = [&](uint32_t type) { return uint64_t{rows.vocab} * (type == kFloat32 ? 4 : 2); };
   const uint64_t row = bytes(rows.target_type) + (has_draft ? bytes(rows.draft_type) : 0);
-  const uint64_t requests = rows.batch < rows.cores ? rows.batch : rows.cores;
+  const uint64_t lanes = uint64_t{rows.cores} * rows.lanes, requests = rows.batch < lanes ? rows.batch : lanes;
   t->ahead = static_cast<uint32_t>((kRoundBytes + requests * row - 1) / (requests * row));
   t->searches = t->ahead / kRowsOfSearch;
 }
