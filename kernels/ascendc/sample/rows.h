@@ -362,6 +362,7 @@ class Rows : public Passes, public Emitted {
     do {
       ++round_;
       read_ = kNoSlot;
+      finished_ = false;
       for (lane_ = 0; lane_ < t_.lanes; ++lane_) {
         static_cast<Emitted&>(*this) = emitted[lane_];
         static_cast<typename Op::Request&>(*op) = requests[lane_];
@@ -369,6 +370,9 @@ class Rows : public Passes, public Emitted {
         emitted[lane_] = *this;
         requests[lane_] = *op;
       }
+      if (finished_)  // not after every request: it takes from the cache what others need
+        AscendC::DataCacheCleanAndInvalid<int32_t, AscendC::CacheLine::ENTIRE_DATA_CACHE,
+                                          AscendC::DcciDst::CACHELINE_OUT>(result_);
     } while (MakePasses());
     Fence();  // the results pass through the place of all that lives for one step
     op->Write();
@@ -432,8 +436,7 @@ class Rows : public Passes, public Emitted {
       if (!op->Step()) return;
       result_.SetValue(0, num_emitted_ > 0 ? static_cast<int32_t>(num_emitted_) - 1 : 0);
       result_.SetValue(1, status_);
-      AscendC::DataCacheCleanAndInvalid<int32_t, AscendC::CacheLine::ENTIRE_DATA_CACHE,
-                                        AscendC::DcciDst::CACHELINE_OUT>(result_);
+      finished_ = true;
     }
   }
 
@@ -720,6 +723,7 @@ class Rows : public Passes, public Emitted {
   uint32_t read_;       // the first slot whose records are in records_
   uint32_t num_removed_ = 0;
   uint32_t lane_;
+  bool finished_;  // a request in this round
   uint32_t next_;  // request that this core has not taken up
 };
 
