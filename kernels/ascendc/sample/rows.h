@@ -16,10 +16,11 @@ struct Row {
   uint32_t slot;  // of the records
   int32_t row;
   uint32_t of_draft;
-  float scale;     // 1 / temperature
-  float cut, max;  // max: the largest logit; of rows without filters any number near it may stand for it
-  float total;     // of exp((logit - max) * scale) over what is kept; 0 where nothing is left
-  int32_t status;  // with any bit set only row and of_draft mean something
+  float scale;      // 1 / temperature
+  float cut, max;   // max: the largest logit; of rows without filters any number near it may stand for it
+  float total;      // of exp((logit - max) * scale) over what is kept; 0 where nothing is left
+  float log_total;  // of rows that no id was taken out of
+  int32_t status;   // with any bit set only row and of_draft mean something
 };
 
 struct Filters {
@@ -51,7 +52,7 @@ enum RowStage : int32_t { kNew, kScanning, kSearchingTopK, kSearchingTopP, kScan
 struct RowState {
   RowStage stage;  // the pass that is wanted
   int32_t round;   // in which it was asked for
-  float max, total, cut;
+  float max, total, log_total, cut;
   int32_t status;
   // In a search. The threshold is at or above `low` and below `high`, as keys.
   int32_t low, high;
@@ -59,7 +60,7 @@ struct RowState {
   float count_low, mass_low, count_high;  // of the ids not below low, or not below high
   float pivots[kPivots];
 };
-constexpr uint32_t kStateWords = 16, kRowWords = 6;  // kRowWords: without a search
+constexpr uint32_t kStateWords = 17, kRowWords = 7;  // kRowWords: without a search
 union StateWords {
   RowState state;
   int32_t words[kStateWords];
@@ -101,6 +102,7 @@ class Rows : public Passes, public Emitted {
     masses_ = ub_.Alloc<float>(most_rows_ * stats_);
     exponents_ = ub_.Alloc<float>(most_rows_ * stats_);
     totals_ = ub_.Alloc<float>(AlignUp(most_rows_, BlockOf<float>()));
+    log_totals_ = ub_.Alloc<float>(AlignUp(most_rows_, BlockOf<float>()));
     Fence();
   }
 
@@ -144,7 +146,7 @@ class Rows : public Passes, public Emitted {
     w.words[0] = table_.GetValue(at);
     for (uint32_t i = 1; i < WordsOf(s.stage); ++i) w.words[i] = table_.GetValue(at + i);
     const bool plain = IsPlain(filters, of_draft);
-    *out = Row{SlotOf(node, of_draft), row, of_draft, ScaleOf(filters), s.cut, s.max, s.total, s.status};
+    *out = Row{SlotOf(node, of_draft), row, of_draft, ScaleOf(filters), s.cut, s.max, s.total, s.log_total, s.status};
     if (s.stage == kReady) return true;
 
     if (s.stage == kNew) {
@@ -161,28 +163,40 @@ class Rows : public Passes, public Emitted {
     out->cut = s.cut;
     out->max = s.max;
     out->total = s.total;
+    out->log_total = s.log_total;
     out->status = s.status;
     return s.stage == kReady;
   }
 
-  // Combines the scans of the rows of `count` nodes, several at once, where that makes them ready. Ready is to be asked
-  // as before.
-  __aicore__ inline void TakeScans(uint32_t first, uint32_t count, uint32_t of_draft, const Filters& filters) {
-    if (!IsPlain(filters, of_draft)) return;
-    for (const uint32_t end = first + count; first < end; first += most_rows_) {
-      const uint32_t rows = end - first < most_rows_ ? end - first : most_rows_;
-      // They were asked for in order.
-      if (!IsScanned(first, of_draft) || !IsScanned(first + rows - 1, of_draft)) return;
-      ReadRecords(SlotOf(first, of_draft), rows);
-      Combine(ScaleOf(filters), rows);
-      for (uint32_t row = 0; row < rows; ++row) {
+  // Combines the scans of the rows of some nodes, and of the drafts of some of them, as many at once as fit, where that
+  // makes them ready. Ready is to be asked as before.
+  __aicore__ inline void TakeScans(uint32_t first, uint32_t targets, uint32_t drafts, const Filters& filters,
+                                   const Filters& draft_filters) {
+    if (!IsPlain(filters, 0)) targets = 0;
+    uint32_t first_draft = first;
+    while (targets + drafts > 0) {
+      const uint32_t of_target = targets < most_rows_ ? targets : most_rows_, room = most_rows_ - of_target;
+      const uint32_t of_draft = drafts < room ? drafts : room;
+      if (!AreScanned(first, of_target, 0) || !AreScanned(first_draft, of_draft, 1)) return;
+      read_ = kNoSlot;
+      Fence();
+      LoadRecords(SlotOf(first, 0), of_target, 0);
+      LoadRecords(SlotOf(first_draft, 1), of_draft, of_target);
+      Fence();
+      PickScans(of_target + of_draft);
+      Combine(ScaleOf(filters), of_target, ScaleOf(draft_filters), of_draft);
+      for (uint32_t i = 0; i < of_target + of_draft; ++i) {
         StateWords w{};
-        TakeScan(w.state, row);
+        TakeScan(w.state, i);
         w.state.stage = kReady;
         w.state.cut = -kInf;
-        const uint64_t at = StateAt(first + row, of_draft);
-        for (uint32_t i = 0; i < kRowWords; ++i) table_.SetValue(at + i, w.words[i]);
+        const uint64_t at = i < of_target ? StateAt(first + i, 0) : StateAt(first_draft + i - of_target, 1);
+        for (uint32_t word = 0; word < kRowWords; ++word) table_.SetValue(at + word, w.words[word]);
       }
+      first += of_target;
+      targets -= of_target;
+      first_draft += of_draft;
+      drafts -= of_draft;
     }
   }
 
@@ -190,14 +204,13 @@ class Rows : public Passes, public Emitted {
 
   __aicore__ inline float LogitOf(const Row& r, uint64_t id) const { return Logit(r.of_draft, r.row, id); }
 
-  __aicore__ inline float Probability(const Row& r, uint64_t id) {
+  // The logarithm of the weight of an id, -inf where it is cut off.
+  __aicore__ inline float Exponent(const Row& r, uint64_t id) const {
     const float x = LogitOf(r, id);
-    return x >= r.cut ? Exp((x - r.max) * r.scale) / r.total : 0.0f;
+    return x >= r.cut ? (x - r.max) * r.scale : -kInf;
   }
-  __aicore__ inline float Logprob(const Row& r, uint64_t id) {
-    const float x = LogitOf(r, id);
-    return x >= r.cut ? (x - r.max) * r.scale - Ln(r.total) : -kInf;
-  }
+  __aicore__ inline float Probability(const Row& r, uint64_t id) { return Exp(Exponent(r, id)) / r.total; }
+  __aicore__ inline float Logprob(const Row& r, uint64_t id) const { return Exponent(r, id) - r.log_total; }
 
   // -sum p ln p
   __aicore__ inline float Entropy(const Row& r) {
@@ -217,7 +230,7 @@ class Rows : public Passes, public Emitted {
     AscendC::PipeBarrier<PIPE_V>();
     Reduce<Reduction::kSum>(one_[1], masses_, scratch_, stats_);
     const float moment = ToScalar(one_, 0) + ToScalar(one_, 1);
-    return Ln(r.total) - moment / r.total;
+    return r.log_total - moment / r.total;
   }
 
   // --- Ids taken out of a row, for draws without replacement
@@ -256,7 +269,8 @@ class Rows : public Passes, public Emitted {
     ReadRecords(r.slot);
     AscendC::Adds(exponents_, maxima_, -Finite(r.max), Stats());
     AscendC::PipeBarrier<PIPE_V>();
-    WeighStats(r.scale, 1);
+    AscendC::Muls(exponents_, exponents_, r.scale, Stats());
+    WeighStats(1);
     float before = 0.0f;
     const int32_t chunk = PickChunk(masses_, u * r.total, &before);
     if (chunk < 0) return -1;
@@ -321,10 +335,17 @@ class Rows : public Passes, public Emitted {
   // --- Functions that the scalar unit lacks
 
   __aicore__ inline float Exp(float value) {
-    one_.SetValue(0, value);
+    Exp(&value, 1);
+    return value;
+  }
+  // Of up to a block of numbers at once, each in its place.
+  __aicore__ inline void Exp(float* values, int32_t count) {
+    for (int32_t i = 0; i < count; ++i) one_.SetValue(static_cast<uint32_t>(i), values[i]);
     Order<AscendC::HardEvent::S_V>();
-    AscendC::Exp(one_, one_, 1);
-    return ToScalar(one_, 0);
+    AscendC::Exp(one_, one_, count);
+    Order<AscendC::HardEvent::V_S>();
+    for (int32_t i = 0; i < count; ++i) values[i] = one_.GetValue(static_cast<uint32_t>(i));
+    Order<AscendC::HardEvent::S_V>();
   }
   __aicore__ inline float Ln(float value) {
     one_.SetValue(0, value);
@@ -497,32 +518,40 @@ class Rows : public Passes, public Emitted {
     Pick(maxima_, kMaxLane, rows);
     Pick(sums_, kSumLane, rows);
   }
-  // Of `rows` slots from this one on, where they are not at hand.
-  __aicore__ inline void ReadRecords(uint32_t slot, uint32_t rows = 1) {
+  // Of `rows` slots from this one on.
+  __aicore__ inline void LoadRecords(uint32_t slot, uint32_t rows, uint32_t at) {
+    const uint32_t words = t_.chunks * kRecord;
+    if (rows > 0) Load(records_[at * words], records_gm_[uint64_t{slot} * words], rows * words);
+  }
+  // Where they are not at hand.
+  __aicore__ inline void ReadRecords(uint32_t slot) {
     Fence();
-    if (slot == read_ && rows == 1) return;
+    if (slot == read_) return;
     read_ = slot;
-    Load(records_, records_gm_[uint64_t{slot} * t_.chunks * kRecord], rows * t_.chunks * kRecord);
+    LoadRecords(slot, 1, 0);
     Fence();
-    PickScans(rows);
+    PickScans(1);
   }
 
-  // one_ and totals_ <- max and total of every row; masses_ <- the weight of every chunk, exponents_ <- those of their
-  // largest logits.
-  __aicore__ inline void Combine(float scale, uint32_t rows = 1) {
+  // one_, totals_ and log_totals_ <- max and total of every row, those of the drafts last; masses_ <- the weight of
+  // every chunk, exponents_ <- those of their largest logits.
+  __aicore__ inline void Combine(float scale, uint32_t targets = 1, float draft_scale = 1.0f, uint32_t drafts = 0) {
+    const uint32_t rows = targets + drafts;
     Reduce<Reduction::kMax>(one_, maxima_, scratch_, stats_, rows);
     Order<AscendC::HardEvent::V_S>();
     for (uint32_t row = 0; row < rows; ++row)
       AscendC::Adds(exponents_[row * stats_], maxima_[row * stats_], -Finite(one_.GetValue(row)), Stats());
     Order<AscendC::HardEvent::S_V>();
     AscendC::PipeBarrier<PIPE_V>();
-    WeighStats(scale, rows);
+    if (targets > 0) AscendC::Muls(exponents_, exponents_, scale, Stats(targets));
+    const AscendC::LocalTensor<float> of_drafts = exponents_[targets * stats_];
+    if (drafts > 0) AscendC::Muls(of_drafts, of_drafts, draft_scale, Stats(drafts));
+    WeighStats(rows);
     Reduce<Reduction::kSum>(totals_, masses_, scratch_, stats_, rows);
+    AscendC::Ln(log_totals_, totals_, static_cast<int32_t>(rows));
     Order<AscendC::HardEvent::V_S>();
   }
-  // By how far below the row's the largest logits are, in exponents_.
-  __aicore__ inline void WeighStats(float scale, uint32_t rows) {
-    AscendC::Muls(exponents_, exponents_, scale, Stats(rows));
+  __aicore__ inline void WeighStats(uint32_t rows) {
     AscendC::PipeBarrier<PIPE_V>();
     AscendC::Exp(masses_, exponents_, Stats(rows));
     AscendC::PipeBarrier<PIPE_V>();
@@ -532,6 +561,10 @@ class Rows : public Passes, public Emitted {
 
   // --- The passes of a row, one after the other
 
+  // Those of a chain are asked for in order.
+  __aicore__ inline bool AreScanned(uint32_t first, uint32_t count, uint32_t of_draft) const {
+    return count == 0 || (IsScanned(first, of_draft) && IsScanned(first + count - 1, of_draft));
+  }
   __aicore__ inline bool IsScanned(uint32_t node, uint32_t of_draft) const {
     const uint64_t at = StateAt(node, of_draft);
     const int32_t round = table_.GetValue(at + 1);
@@ -541,6 +574,7 @@ class Rows : public Passes, public Emitted {
   __aicore__ inline void TakeScan(RowState& s, uint32_t row) const {
     s.max = one_.GetValue(row);
     s.total = totals_.GetValue(row);
+    s.log_total = log_totals_.GetValue(row);
     if (!(s.total > 0.0f)) s.status = s.total == 0.0f ? kNoFiniteLogit : kNotFinite;
   }
 
@@ -716,7 +750,7 @@ class Rows : public Passes, public Emitted {
   AscendC::GlobalTensor<int32_t> top_k_, result_, removed_;
   AscendC::GlobalTensor<int64_t> tokens_out_;
   AscendC::LocalTensor<float> maxima_, sums_, masses_, exponents_;  // of the chunks of a row, or of some rows
-  AscendC::LocalTensor<float> totals_;
+  AscendC::LocalTensor<float> totals_, log_totals_;                 // of rows
   bool has_temperature_, has_top_k_, has_top_p_, has_min_p_;
   uint32_t stats_;      // chunks, rounded up to what Reduce takes
   uint32_t most_rows_;  // whose records fit

@@ -15,10 +15,10 @@ struct VerifyRequest {
   Filters filters_, draft_filters_;
   int64_t first_;  // row of the root
   int32_t num_nodes_;
-  uint32_t rows_asked_, rows_taken_;   // nodes of a chain whose rows were asked for, and combined
-  int32_t top_;              // where the walk stands
-  bool entered_, removing_;  // of a traversal
-  bool postponed_;           // the draw
+  uint32_t rows_asked_, rows_taken_;  // nodes of a chain whose rows were asked for, and combined
+  int32_t top_;                       // where the walk stands
+  bool entered_, removing_;           // of a traversal
+  bool postponed_;                    // the draw
 };
 
 class Verify : public Rows, public VerifyRequest {
@@ -249,8 +249,10 @@ class Verify : public Rows, public VerifyRequest {
   __aicore__ inline void TakeAhead() {
     if (rows_taken_ == rows_asked_) return;
     const uint32_t rows = rows_asked_ - rows_taken_;
-    TakeScans(rows_taken_, rows, 0, filters_);
-    TakeScans(rows_taken_, HasDraftRow(static_cast<int32_t>(rows_asked_) - 1) ? rows : rows - 1, 1, draft_filters_);
+    uint32_t drafts = 0;
+    if (HasDraftRow(static_cast<int32_t>(rows_taken_)))
+      drafts = HasDraftRow(static_cast<int32_t>(rows_asked_) - 1) ? rows : rows - 1;
+    TakeScans(rows_taken_, rows, drafts, filters_, draft_filters_);
     rows_taken_ = rows_asked_;
   }
   __aicore__ inline bool HasDraftRow(int32_t node) const {
@@ -301,17 +303,18 @@ class Verify : public Rows, public VerifyRequest {
     return true;
   }
 
-  __aicore__ inline float ProbabilityLeft(const Residual& r, uint64_t x) {
-    return r.rest.total > 0.0f && !IsRemoved(x) ? Probability(r.rest, x) : 0.0f;
-  }
-  __aicore__ inline float TargetOf(const Residual& r, int32_t child) {
+  struct Chances {
+    float p, q;
+  };
+  // What p and q are now at a child; q is 1 where there is none.
+  __aicore__ inline Chances ChancesOf(const Residual& r, int32_t child) {
     const uint64_t x = static_cast<uint64_t>(Token(child));
-    if (!r.has_q) return ProbabilityLeft(r, x);
-    const float excess = r.a * Probability(r.p, x) - (r.b > 0.0f ? r.b * Probability(r.q, x) : 0.0f);
-    return excess > 0.0f ? excess / r.total : 0.0f;
-  }
-  __aicore__ inline float DraftOf(const Residual& r, int32_t child) {
-    return r.has_q ? ProbabilityLeft(r, static_cast<uint64_t>(Token(child))) : 1.0f;
+    const bool is_left = r.rest.total > 0.0f && !IsRemoved(x);
+    if (!r.has_q) return Chances{is_left ? Probability(r.rest, x) : 0.0f, 1.0f};
+    float weights[] = {Exponent(r.p, x), Exponent(r.q, x), is_left ? Exponent(r.rest, x) : -kInf};
+    Exp(weights, 3);
+    const float excess = r.a * (weights[0] / r.p.total) - r.b * (weights[1] / r.q.total);
+    return Chances{excess > 0.0f ? excess / r.total : 0.0f, is_left ? weights[2] / r.rest.total : 0.0f};
   }
   // What is left of the distribution of `whole`.
   __aicore__ inline float ShareOf(const Row& rest, const Row& whole) {
@@ -440,7 +443,8 @@ class Verify : public Rows, public VerifyRequest {
       if (r.p.status || child < 0) return !Postpone() && EmitBonus(r.p);
       for (; child >= 0; child = NextSibling(child)) {
         float unused;
-        if (Uniform(child) * DraftOf(r, child) < TargetOf(r, child)) break;
+        const Chances now = ChancesOf(r, child);
+        if (Uniform(child) * now.q < now.p) break;
         if (!Reject(node, child, 1.0f, &r, &unused)) return false;
       }
       if (child < 0) return EmitRest(r);
@@ -464,8 +468,8 @@ class Verify : public Rows, public VerifyRequest {
       const int32_t child = Get(top_, kNextChild);
       const float weight = GetFloat(top_, kWeight);
       if (child >= 0 && !removing_) {
-        const float p = TargetOf(r, child);
-        float below = p > 0.0f ? weight * p / DraftOf(r, child) : 0.0f;
+        const Chances now = ChancesOf(r, child);
+        float below = now.p > 0.0f ? weight * now.p / now.q : 0.0f;
         if (below > 1.0f) below = 1.0f;
         if (below > 0.0f) {
           SetFloat(child, kWeight, below);
