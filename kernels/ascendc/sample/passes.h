@@ -21,9 +21,10 @@ enum PassKind : int32_t {
   kSum,      // the sum of weights, and the max in them: 0 where that does, else the chunk's largest logit
   kCount,    // how many logits are not below each pivot
   kMeasure,  // that, and the sum of their weights
-  kExcess,   // (in the place of the sum) the sum of max(weight - ratio * weight in the draft's row, 0)
+  kExcess,   // of each of its eighths the sum of max(weight - ratio * weight in the draft's row, 0)
 };
 enum RecordLane : uint32_t { kMaxLane = 0, kSumLane = 1, kMomentLane = 2, kCountLane = 0, kMassLane = kPivots };
+constexpr uint32_t kParts = kRecord;  // of a chunk
 
 struct Pass {
   PassKind kind;
@@ -133,10 +134,12 @@ class Passes {
   // A chunk of logits into x_; past the end of the row they are -inf.
   __aicore__ inline void ReadChunk(const Pass& pass, uint32_t chunk) {
     Fence();
-    LoadRaw(raw_[0], pass.of_draft, pass.row, chunk, 1);
-    Keep(pass.of_draft, pass.row, chunk);
+    lanes_ = t_.chunk;
+    const uint32_t first = chunk * t_.chunk;
+    LoadRaw(raw_[0], pass.of_draft, pass.row, first);
+    Keep(pass.of_draft, pass.row, first);
     Fence();
-    Widen(x_, raw_[0], pass.of_draft, chunk, 1);
+    Widen(x_, raw_[0], pass.of_draft, first);
   }
 
   __aicore__ inline void Cut(float cut) {
@@ -159,7 +162,7 @@ class Passes {
   __aicore__ inline void ScanChunks(const AscendC::LocalTensor<float>& records, float scale) {
     ReduceChunks<Reduction::kMax>(records[kMaxLane], x_);
     Order<AscendC::HardEvent::V_S>();
-    for (uint32_t i = 0; i < chunks_; ++i) {
+    for (uint32_t i = 0; i < Chunks(); ++i) {
       const AscendC::LocalTensor<float> x = x_[i * t_.chunk];
       AscendC::Adds(x, x, -Finite(records.GetValue(i * kRecord + kMaxLane)), static_cast<int32_t>(t_.chunk));
     }
@@ -189,14 +192,17 @@ class Passes {
     AscendC::Maxs(x_, x_, 0.0f, Lanes());
     AscendC::PipeBarrier<PIPE_V>();
   }
-  __aicore__ inline void ReadExcess(const Pass& pass, uint32_t chunk) {
+  // Of a part of a chunk into x_.
+  __aicore__ inline void ReadExcess(const Pass& pass, uint32_t part) {
     Fence();
-    LoadRaw(raw_[0], 0, pass.row, chunk, 1);
-    LoadRaw(raw_draft_[0], 1, pass.row, chunk, 1);
-    Keep(0, pass.row, chunk);
+    lanes_ = t_.chunk / kParts;
+    const uint32_t first = part * lanes_;
+    LoadRaw(raw_[0], 0, pass.row, first);
+    LoadRaw(raw_draft_[0], 1, pass.row, first);
+    Keep(0, pass.row, first);
     Fence();
-    Widen(x_, raw_[0], 0, chunk, 1);
-    Widen(y_, raw_draft_[0], 1, chunk, 1);
+    Widen(x_, raw_[0], 0, first);
+    Widen(y_, raw_draft_[0], 1, first);
     Subtract(pass);
   }
 
@@ -234,13 +240,14 @@ class Passes {
   // out[i] = x[i] <mode> bound ? yes[i] : no
   __aicore__ inline void Choose(const AscendC::LocalTensor<float>& out, const AscendC::LocalTensor<float>& x,
                                 const AscendC::LocalTensor<float>& yes, float bound, AscendC::CMPMODE mode, float no) {
-    AscendC::Compares(bits_, x, bound, mode, chunks_ * t_.chunk);
+    AscendC::Compares(bits_, x, bound, mode, lanes_);
     AscendC::PipeBarrier<PIPE_V>();
-    AscendC::Select(out, bits_, yes, no, AscendC::SELMODE::VSEL_TENSOR_SCALAR_MODE, chunks_ * t_.chunk);
+    AscendC::Select(out, bits_, yes, no, AscendC::SELMODE::VSEL_TENSOR_SCALAR_MODE, lanes_);
     AscendC::PipeBarrier<PIPE_V>();
   }
 
-  __aicore__ inline int32_t Lanes() const { return static_cast<int32_t>(chunks_ * t_.chunk); }
+  __aicore__ inline int32_t Lanes() const { return static_cast<int32_t>(lanes_); }
+  __aicore__ inline uint32_t Chunks() const { return lanes_ / t_.chunk; }
 
   RowsTiling t_;
   uint32_t core_;
@@ -250,7 +257,7 @@ class Passes {
   AscendC::GlobalTensor<float> records_gm_;
   AscendC::LocalTensor<float> x_, y_, scratch_, one_, records_;
   AscendC::LocalTensor<uint8_t> bits_;
-  uint32_t chunks_ = 1;  // in x_
+  uint32_t lanes_;  // in use of x_: some chunks, or a part of one
 
  private:
   static constexpr uint32_t kBuffers = 2;
@@ -266,9 +273,10 @@ class Passes {
     uint32_t first, count;
   };
 
-  __aicore__ inline uint32_t Size(uint32_t chunk, uint32_t count) const {
-    const uint32_t rest = t_.vocab - chunk * t_.chunk;
-    return rest < count * t_.chunk ? rest : count * t_.chunk;
+  // How many of lanes_ logits from this one on there are.
+  __aicore__ inline uint32_t Size(uint32_t first) const {
+    const uint32_t rest = t_.vocab - first;
+    return rest < lanes_ ? rest : lanes_;
   }
 
   __aicore__ inline uint32_t Type(uint32_t of_draft) const { return of_draft ? t_.draft_type : t_.target_type; }
@@ -283,34 +291,35 @@ class Passes {
     return part;
   }
 
-  __aicore__ inline void Keep(uint32_t of_draft, int32_t row, uint32_t chunk) {
+  __aicore__ inline void Keep(uint32_t of_draft, int32_t row, uint32_t first) {
     kept_of_draft_ = of_draft;
     kept_row_ = row;
-    kept_first_ = uint64_t{chunk} * t_.chunk;
+    kept_first_ = first;
+    kept_ = lanes_;
   }
   template <typename T>
   __aicore__ inline T LogitAs(uint32_t of_draft, int32_t row, uint64_t id) const {
-    const bool kept =
-        row == kept_row_ && of_draft == kept_of_draft_ && kept_first_ <= id && id - kept_first_ < t_.chunk;
+    const bool kept = row == kept_row_ && of_draft == kept_of_draft_ && kept_first_ <= id && id - kept_first_ < kept_;
     return kept ? raw_[0].ReinterpretCast<T>().GetValue(static_cast<uint32_t>(id - kept_first_))
                 : RowOf<T>(of_draft, row, id, 1).GetValue(0);
   }
 
   template <typename T>
-  __aicore__ inline void LoadAs(const AscendC::LocalTensor<float>& raw, uint32_t of_draft, int32_t row, uint32_t chunk,
-                                uint32_t count, T fill) {
-    const uint32_t size = Size(chunk, count);
-    Load(raw.ReinterpretCast<T>(), RowOf<T>(of_draft, row, uint64_t{chunk} * t_.chunk, size), size, fill);
+  __aicore__ inline void LoadAs(const AscendC::LocalTensor<float>& raw, uint32_t of_draft, int32_t row, uint32_t first,
+                                T fill) {
+    const uint32_t size = Size(first);
+    Load(raw.ReinterpretCast<T>(), RowOf<T>(of_draft, row, first, size), size, fill);
   }
-  __aicore__ inline void LoadRaw(const AscendC::LocalTensor<float>& raw, uint32_t of_draft, int32_t row, uint32_t chunk,
-                                 uint32_t count) {
+  // lanes_ logits from this one on.
+  __aicore__ inline void LoadRaw(const AscendC::LocalTensor<float>& raw, uint32_t of_draft, int32_t row,
+                                 uint32_t first) {
     switch (Type(of_draft)) {
       case kBFloat16:
-        return LoadAs<bfloat16_t>(raw, of_draft, row, chunk, count, AscendC::ToBfloat16(-kInf));
+        return LoadAs<bfloat16_t>(raw, of_draft, row, first, AscendC::ToBfloat16(-kInf));
       case kFloat16:
-        return LoadAs<half>(raw, of_draft, row, chunk, count, static_cast<half>(-kInf));
+        return LoadAs<half>(raw, of_draft, row, first, static_cast<half>(-kInf));
       default:
-        return LoadAs<float>(raw, of_draft, row, chunk, count, -kInf);
+        return LoadAs<float>(raw, of_draft, row, first, -kInf);
     }
   }
 
@@ -322,8 +331,8 @@ class Passes {
     return size;
   }
   __aicore__ inline void Widen(const AscendC::LocalTensor<float>& out, const AscendC::LocalTensor<float>& raw,
-                               uint32_t of_draft, uint32_t chunk, uint32_t count) {
-    uint32_t size = Size(chunk, count);
+                               uint32_t of_draft, uint32_t first) {
+    uint32_t size = Size(first);
     switch (Type(of_draft)) {
       case kBFloat16:
         size = WidenAs<bfloat16_t>(out, raw, size);
@@ -335,14 +344,13 @@ class Passes {
         size = AlignUp(size, BlockOf<float>());
         AscendC::Adds(out, raw, 0.0f, static_cast<int32_t>(size));
     }
-    const uint32_t all = count * t_.chunk;
-    if (size < all) AscendC::Duplicate(out[size], -kInf, static_cast<int32_t>(all - size));
+    if (size < lanes_) AscendC::Duplicate(out[size], -kInf, static_cast<int32_t>(lanes_ - size));
     AscendC::PipeBarrier<PIPE_V>();
   }
 
   template <Reduction kind>
   __aicore__ inline void ReduceChunks(const AscendC::LocalTensor<float>& lane, const AscendC::LocalTensor<float>& x) {
-    Reduce<kind>(lane, x, scratch_, t_.chunk, chunks_, kRecord);
+    Reduce<kind>(lane, x, scratch_, t_.chunk, Chunks(), kRecord);
   }
 
   // --- What a pass leaves of the chunks in x_
@@ -358,14 +366,15 @@ class Passes {
       fits[i] = kLeastSum < sum && sum < kMostSum;
     }
     Order<AscendC::HardEvent::S_V>();
-    chunks_ = 1;
+    lanes_ = t_.chunk;
     for (uint32_t i = 0; i < piece.count; ++i) {
       if (fits[i]) continue;
+      const uint32_t first = (piece.first + i) * t_.chunk;
       // It is seldom read again: the next piece may have its place already.
       Order<AscendC::HardEvent::V_MTE2>();
-      LoadRaw(y_, pass.of_draft, pass.row, piece.first + i, 1);
+      LoadRaw(y_, pass.of_draft, pass.row, first);
       Order<AscendC::HardEvent::MTE2_V>();
-      Widen(x_, y_, pass.of_draft, piece.first + i, 1);
+      Widen(x_, y_, pass.of_draft, first);
       ScanChunks(records[i * kRecord], pass.scale);
     }
   }
@@ -452,7 +461,6 @@ class Passes {
       AscendC::WaitFlag<AscendC::HardEvent::V_MTE2>(Event(i));
       AscendC::WaitFlag<AscendC::HardEvent::MTE3_V>(Event(i));
     }
-    chunks_ = 1;
   }
 
   // Reads the next piece; one of no chunks where there is none.
@@ -473,8 +481,9 @@ class Passes {
     piece->count = static_cast<uint32_t>(count);
     next_ += count;
     AscendC::WaitFlag<AscendC::HardEvent::V_MTE2>(Event(buffer));
-    LoadRaw(raw_[buffer], pass.of_draft, pass.row, piece->first, piece->count);
-    if (pass.kind == kExcess) LoadRaw(raw_draft_[buffer], 1, pass.row, piece->first, piece->count);
+    lanes_ = piece->count * t_.chunk;
+    LoadRaw(raw_[buffer], pass.of_draft, pass.row, piece->first * t_.chunk);
+    if (pass.kind == kExcess) LoadRaw(raw_draft_[buffer], 1, pass.row, piece->first * t_.chunk);
     AscendC::SetFlag<AscendC::HardEvent::MTE2_V>(Event(buffer));
   }
   // By what raw_ and x_ hold.
@@ -489,15 +498,16 @@ class Passes {
     AscendC::WaitFlag<AscendC::HardEvent::MTE3_V>(Event(buffer));
     AscendC::Duplicate(record_[buffer], 0.0f, static_cast<int32_t>(piece.count * kRecord));
     AscendC::WaitFlag<AscendC::HardEvent::MTE2_V>(Event(buffer));
-    Widen(x_, raw_[buffer], piece.pass.of_draft, piece.first, piece.count);
-    if (piece.pass.kind == kExcess) Widen(y_, raw_draft_[buffer], 1, piece.first, piece.count);
+    lanes_ = piece.count * t_.chunk;
+    Widen(x_, raw_[buffer], piece.pass.of_draft, piece.first * t_.chunk);
+    if (piece.pass.kind == kExcess) Widen(y_, raw_draft_[buffer], 1, piece.first * t_.chunk);
     AscendC::SetFlag<AscendC::HardEvent::V_MTE2>(Event(buffer));
   }
 
   __aicore__ inline void Work(const Piece& piece, uint32_t buffer) {
     const Pass& pass = piece.pass;
     const AscendC::LocalTensor<float> records = record_[buffer];
-    chunks_ = piece.count;
+    lanes_ = piece.count * t_.chunk;
     switch (pass.kind) {
       case kScan:
         Cut(pass.cut);
@@ -512,7 +522,8 @@ class Passes {
         break;
       default:
         Subtract(pass);
-        ReduceChunks<Reduction::kSum>(records[kSumLane], x_);
+        ReduceEights<Reduction::kSum>(records, ReduceTo64<Reduction::kSum>(x_, scratch_, t_.chunk, piece.count),
+                                      piece.count * kFloatLanes);
     }
     Order<AscendC::HardEvent::V_MTE3>();
     Store(records_gm_[(uint64_t{pass.slot} * t_.chunks + piece.first) * kRecord], records, piece.count * kRecord);
@@ -536,10 +547,9 @@ class Passes {
   uint32_t pass_at_;
   List list_;
   PassWords words_;
-  // The chunk in raw_[0] that was read last for the core that decides; no row where passes came after it.
+  // The logits in raw_[0] that were read last for the core that decides; no row where passes came after it.
   int32_t kept_row_ = -1;
-  uint32_t kept_of_draft_;
-  uint64_t kept_first_;
+  uint32_t kept_of_draft_, kept_first_, kept_;
 };
 
 }  // namespace specdec::ascendc

@@ -214,7 +214,7 @@ class Rows : public Passes, public Emitted {
 
   // -sum p ln p
   __aicore__ inline float Entropy(const Row& r) {
-    ReadRecords(r.slot);
+    ReadScans(r.slot);
     Combine(r.scale);
     // Of a chunk: factor * (moment + sum * exponent of its largest), with the factor that masses_ holds times sums_.
     AscendC::Maxs(exponents_, exponents_, kNoWeight, Stats());
@@ -225,7 +225,7 @@ class Rows : public Passes, public Emitted {
     Reduce<Reduction::kSum>(one_, masses_, scratch_, stats_);
     AscendC::Duplicate(masses_, 0.0f, Stats());
     AscendC::PipeBarrier<PIPE_V>();
-    Pick(masses_, kMomentLane);
+    PickLanes(masses_, kLane << kMomentLane);
     AscendC::Mul(masses_, masses_, exponents_, Stats());
     AscendC::PipeBarrier<PIPE_V>();
     Reduce<Reduction::kSum>(one_[1], masses_, scratch_, stats_);
@@ -246,7 +246,7 @@ class Rows : public Passes, public Emitted {
   // Takes out of the row, whose records are in the slot `from`, the last of the removed ids; the others are out
   // already. The chunk is summed again: subtracting would leave rounding where nothing is left.
   __aicore__ inline void Remove(Row* r, uint64_t id, uint32_t from) {
-    ReadRecords(from);
+    ReadScans(from);
     const uint32_t chunk = static_cast<uint32_t>(id / t_.chunk);
     ReadKept(*r, chunk);
     const AscendC::LocalTensor<float> record = records_[chunk * kRecord];
@@ -266,22 +266,23 @@ class Rows : public Passes, public Emitted {
   // The first id whose cumulative weight exceeds u * total; where rounding runs past the end the last one with any.
   // -1 if there is none.
   __aicore__ inline int64_t Draw(const Row& r, float u) {
-    ReadRecords(r.slot);
+    ReadScans(r.slot);
     AscendC::Adds(exponents_, maxima_, -Finite(r.max), Stats());
     AscendC::PipeBarrier<PIPE_V>();
     AscendC::Muls(exponents_, exponents_, r.scale, Stats());
     WeighStats(1);
-    float before = 0.0f;
-    const int32_t chunk = PickChunk(masses_, u * r.total, &before);
+    Fence();
+    float target = u * r.total;
+    const int32_t chunk = Pick(masses_, t_.chunks, kLeastMass, &target);
     if (chunk < 0) return -1;
     ReadKept(r, static_cast<uint32_t>(chunk));
     Weigh(x_, x_, r.max, r.scale);
-    return IdOf(chunk, PickInside(u * r.total - before));
+    return IdOf(chunk, PickInside(target));
   }
 
   // The lowest id among the largest logits that are left.
   __aicore__ inline int64_t Argmax(const Row& r) {
-    ReadRecords(r.slot);
+    ReadScans(r.slot);
     Fence();
     uint32_t chunk = 0;
     while (chunk + 1 < t_.chunks && maxima_.GetValue(chunk) != r.max) ++chunk;
@@ -319,17 +320,19 @@ class Rows : public Passes, public Emitted {
     return pass;
   }
   __aicore__ inline float TotalExcess(uint32_t slot) {
-    ReadRecords(slot);
+    if (ReadRecords(slot)) PickLanes(sums_, kAllLanes);
     Reduce<Reduction::kSum>(one_, sums_, scratch_, stats_);
     return ToScalar(one_, 0);
   }
   __aicore__ inline int64_t DrawExcess(const Pass& pass, float u) {
-    const float target = u * TotalExcess(pass.slot);
-    float before = 0.0f;
-    const int32_t chunk = PickChunk(sums_, target, &before);
+    float target = u * TotalExcess(pass.slot);
+    const int32_t chunk = Pick(sums_, t_.chunks, kLeastMass, &target);
     if (chunk < 0) return -1;
-    ReadExcess(pass, static_cast<uint32_t>(chunk));
-    return IdOf(chunk, PickInside(target - before));
+    const uint32_t first = static_cast<uint32_t>(chunk) * kParts;
+    const uint32_t part = first + static_cast<uint32_t>(Pick(records_[first], kParts, 0.0f, &target));
+    ReadExcess(pass, part);
+    const int32_t inside = PickInside(target);
+    return inside < 0 ? -1 : int64_t{part} * (t_.chunk / kParts) + inside;
   }
 
   // --- Functions that the scalar unit lacks
@@ -434,6 +437,7 @@ class Rows : public Passes, public Emitted {
  private:
   static constexpr int32_t kNotAsked = -1;
   static constexpr uint32_t kNoSlot = ~0u;
+  static constexpr int32_t kEight = 8;
   static constexpr float kNotWeighed = -1.0f;  // what top-k keeps, until the first pass for top-p has
   static constexpr float kSmallest = 1.175494351e-38f;
   static constexpr float kLeastMass = 1e-33f;  // of a chunk: above 4096 * kSmallest, and nothing next to kLeastSum
@@ -501,13 +505,15 @@ class Rows : public Passes, public Emitted {
 
   // --- What passes have left
 
-  // One lane of every record of the rows in records_.
-  __aicore__ inline void Pick(const AscendC::LocalTensor<float>& out, uint32_t lane, uint32_t rows = 1) {
-    constexpr uint64_t kLanes = 0x0101010101010101ull;  // of eight records, those of a repeat
+  // Of eight records, those of a repeat.
+  static constexpr uint64_t kLane = 0x0101010101010101ull, kAllLanes = ~uint64_t{0};
+
+  // One lane, or the sum of all, of every record of the rows in records_.
+  __aicore__ inline void PickLanes(const AscendC::LocalTensor<float>& out, uint64_t lanes, uint32_t rows = 1) {
     const uint32_t whole = t_.chunks / kRecord, rest = t_.chunks % kRecord;
     for (uint32_t row = 0; row < rows; ++row) {
       const AscendC::LocalTensor<float> to = out[row * stats_], from = records_[row * t_.chunks * kRecord];
-      uint64_t mask[2] = {kLanes << lane, 0};
+      uint64_t mask[2] = {lanes, 0};
       if (whole > 0) AscendC::BlockReduceSum(to, from, static_cast<int32_t>(whole), mask, 1, 1, 8);
       mask[0] &= (uint64_t{1} << rest * kRecord) - 1;
       if (rest > 0) AscendC::BlockReduceSum(to[whole * kRecord], from[whole * kFloatLanes], 1, mask, 1, 1, 8);
@@ -515,22 +521,25 @@ class Rows : public Passes, public Emitted {
     AscendC::PipeBarrier<PIPE_V>();
   }
   __aicore__ inline void PickScans(uint32_t rows) {
-    Pick(maxima_, kMaxLane, rows);
-    Pick(sums_, kSumLane, rows);
+    PickLanes(maxima_, kLane << kMaxLane, rows);
+    PickLanes(sums_, kLane << kSumLane, rows);
   }
   // Of `rows` slots from this one on.
   __aicore__ inline void LoadRecords(uint32_t slot, uint32_t rows, uint32_t at) {
     const uint32_t words = t_.chunks * kRecord;
     if (rows > 0) Load(records_[at * words], records_gm_[uint64_t{slot} * words], rows * words);
   }
-  // Where they are not at hand.
-  __aicore__ inline void ReadRecords(uint32_t slot) {
+  // False where they are at hand.
+  __aicore__ inline bool ReadRecords(uint32_t slot) {
     Fence();
-    if (slot == read_) return;
+    if (slot == read_) return false;
     read_ = slot;
     LoadRecords(slot, 1, 0);
     Fence();
-    PickScans(1);
+    return true;
+  }
+  __aicore__ inline void ReadScans(uint32_t slot) {
+    if (ReadRecords(slot)) PickScans(1);
   }
 
   // one_, totals_ and log_totals_ <- max and total of every row, those of the drafts last; masses_ <- the weight of
@@ -584,7 +593,7 @@ class Rows : public Passes, public Emitted {
       Narrow(s, r.slot);
       if (!Found(s)) return Spread(s);
     } else {
-      ReadRecords(r.slot);
+      ReadScans(r.slot);
       Combine(r.scale);
       TakeScan(s, 0);
       if (s.status || plain || s.stage == kScanningKept) {
@@ -645,7 +654,7 @@ class Rows : public Passes, public Emitted {
     for (uint32_t lane = 0; lane < lanes; lane += together) {
       AscendC::Duplicate(masses_, 0.0f, Stats(together));
       AscendC::PipeBarrier<PIPE_V>();
-      for (uint32_t i = 0; i < together; ++i) Pick(masses_[i * stats_], lane + i);
+      for (uint32_t i = 0; i < together; ++i) PickLanes(masses_[i * stats_], kLane << (lane + i));
       Reduce<Reduction::kSum>(one_[lane], masses_, scratch_, stats_, together);
     }
     Fence();
@@ -688,51 +697,46 @@ class Rows : public Passes, public Emitted {
     Fence();
   }
 
-  // By the chunks' masses; `before` is what lies before the chunk. -1 if there is no mass. A chunk with less than
-  // kLeastMass is left out: all its weights may be flushed to 0.
-  __aicore__ inline int32_t PickChunk(const AscendC::LocalTensor<float>& masses, float target, float* before) {
-    Fence();
+  // Of masses in order the first that brings their sum above the target, which is made less by those before it. Where
+  // rounding runs past the end the last one that counts, -1 if none does. A chunk with less than kLeastMass does not:
+  // all its weights may be flushed to 0.
+  __aicore__ inline int32_t Pick(const AscendC::LocalTensor<float>& masses, uint32_t count, float least,
+                                 float* target) const {
     int32_t chosen = -1;
-    float cumulative = 0.0f;
-    for (uint32_t chunk = 0; chunk < t_.chunks; ++chunk) {
-      const float mass = masses.GetValue(chunk);
-      if (!(mass > kLeastMass)) continue;
-      chosen = static_cast<int32_t>(chunk);
-      *before = cumulative;
+    float before = 0.0f, cumulative = 0.0f;
+    for (uint32_t i = 0; i < count; ++i) {
+      const float mass = masses.GetValue(i);
+      if (!(mass > least)) continue;
+      chosen = static_cast<int32_t>(i);
+      before = cumulative;
       cumulative += mass;
-      if (cumulative > target) break;
+      if (cumulative > *target) break;
     }
+    *target -= before;
     return chosen;
   }
 
-  // By the weights in x_.
+  // By the weights in x_: among the sums of eight numbers, each of which is one of eight in turn.
   __aicore__ inline int32_t PickInside(float target) {
-    const uint32_t groups = t_.chunk / kFloatLanes, parts = t_.chunk / 8;
-    const AscendC::LocalTensor<float> sums = scratch_[parts];
-    AscendC::BlockReduceSum(scratch_, x_, static_cast<int32_t>(groups), static_cast<int32_t>(kFloatLanes), 1, 1, 8);
-    AscendC::PipeBarrier<PIPE_V>();
-    AscendC::BlockReduceSum(sums, scratch_, static_cast<int32_t>(CeilDiv(parts, kFloatLanes)),
-                            static_cast<int32_t>(parts < kFloatLanes ? parts : kFloatLanes), 1, 1, 8);
-    Fence();
-    float cumulative = 0.0f;
-    int32_t last = -1;
-    for (uint32_t group = 0; group < groups; ++group) {
-      const float mass = sums.GetValue(group);
-      if (!(mass > 0.0f)) continue;
-      last = static_cast<int32_t>(group);
-      if (!(cumulative + mass > target)) {
-        cumulative += mass;
-        continue;
-      }
-      for (uint32_t i = group * kFloatLanes; i < (group + 1) * kFloatLanes; ++i) {
-        const float weight = x_.GetValue(i);
-        cumulative += weight;
-        if (weight > 0.0f && cumulative > target) return static_cast<int32_t>(i);
-      }
+    constexpr uint32_t kMostLevels = 4;
+    AscendC::LocalTensor<float> levels[kMostLevels];
+    levels[0] = x_;
+    uint32_t level = 0, at = 0;
+    for (uint32_t count = lanes_; count > kEight; count /= kEight) {
+      levels[level + 1] = scratch_[at];
+      ReduceEights<Reduction::kSum>(levels[level + 1], levels[level], count);
+      at += count / kEight;
+      ++level;
     }
-    for (int32_t i = (last + 1) * static_cast<int32_t>(kFloatLanes) - 1; i >= 0; --i)
-      if (x_.GetValue(static_cast<uint32_t>(i)) > 0.0f) return i;
-    return -1;
+    Fence();
+    int32_t inside = 0;
+    for (uint32_t left = level + 1; left > 0; --left) {
+      inside *= kEight;
+      const int32_t one = Pick(levels[left - 1][static_cast<uint32_t>(inside)], kEight, 0.0f, &target);
+      if (one < 0) return -1;
+      inside += one;
+    }
+    return inside;
   }
 
   __aicore__ inline int32_t FirstEqual(float value) {
