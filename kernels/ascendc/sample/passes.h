@@ -101,18 +101,21 @@ class Passes {
   // Lets this core work on after a round in which it needs no pass.
   __aicore__ inline void AskForRound() { waits_ = 1; }
 
-  // Makes the passes that all cores have asked for. False if none has asked for anything.
+  // What this core has asked for goes to the others.
+  __aicore__ inline void TellPasses() {
+    if (core_ >= Owners()) return;
+    const uint32_t light = num_asked_[kLight], heavy = num_asked_[kHeavy], first = Place(kHeavy, heavy);
+    asked_.SetValue(kMaxPasses * kPassWords, light | heavy << kCountBits | waits_ << 2 * kCountBits);
+    waits_ = 0;
+    Order<AscendC::HardEvent::S_MTE3>();
+    Store(passes_gm_[(core_ * kPassLines + first) * kPassWords], asked_[first * kPassWords],
+          (heavy + 1 + light) * kPassWords);
+    num_asked_[kLight] = num_asked_[kHeavy] = 0;
+  }
+
+  // Makes the passes that all cores have told of. False if none has asked for anything.
   __aicore__ inline bool MakePasses() {
-    const uint32_t owners = t_.batch < t_.cores ? t_.batch : t_.cores;
-    if (core_ < owners) {
-      const uint32_t light = num_asked_[kLight], heavy = num_asked_[kHeavy], first = Place(kHeavy, heavy);
-      asked_.SetValue(kMaxPasses * kPassWords, light | heavy << kCountBits | waits_ << 2 * kCountBits);
-      waits_ = 0;
-      Order<AscendC::HardEvent::S_MTE3>();
-      Store(passes_gm_[(core_ * kPassLines + first) * kPassWords], asked_[first * kPassWords],
-            (heavy + 1 + light) * kPassWords);
-      num_asked_[kLight] = num_asked_[kHeavy] = 0;
-    }
+    const uint32_t owners = Owners();
     AscendC::SyncAll();
     const AscendC::DataCopyExtParams counts{static_cast<uint16_t>(owners), kBlockBytes,
                                             kPassLines * kPassWords * 4 - kBlockBytes, 0, 0};
@@ -278,6 +281,9 @@ class Passes {
     const uint32_t rest = t_.vocab - first;
     return rest < lanes_ ? rest : lanes_;
   }
+
+  // Cores with requests.
+  __aicore__ inline uint32_t Owners() const { return t_.batch < t_.cores ? t_.batch : t_.cores; }
 
   __aicore__ inline uint32_t Type(uint32_t of_draft) const { return of_draft ? t_.draft_type : t_.target_type; }
 

@@ -394,6 +394,7 @@ class Rows : public Passes, public Emitted {
         emitted[lane_] = *this;
         requests[lane_] = *op;
       }
+      TellPasses();
       if (finished_)  // not after every request: it takes from the cache what others need
         AscendC::DataCacheCleanAndInvalid<int32_t, AscendC::CacheLine::ENTIRE_DATA_CACHE,
                                           AscendC::DcciDst::CACHELINE_OUT>(result_);
@@ -511,14 +512,22 @@ class Rows : public Passes, public Emitted {
   // One lane, or the sum of all, of every record of the rows in records_.
   __aicore__ inline void PickLanes(const AscendC::LocalTensor<float>& out, uint64_t lanes, uint32_t rows = 1) {
     const uint32_t whole = t_.chunks / kRecord, rest = t_.chunks % kRecord;
-    for (uint32_t row = 0; row < rows; ++row) {
-      const AscendC::LocalTensor<float> to = out[row * stats_], from = records_[row * t_.chunks * kRecord];
-      uint64_t mask[2] = {lanes, 0};
-      if (whole > 0) AscendC::BlockReduceSum(to, from, static_cast<int32_t>(whole), mask, 1, 1, 8);
-      mask[0] &= (uint64_t{1} << rest * kRecord) - 1;
-      if (rest > 0) AscendC::BlockReduceSum(to[whole * kRecord], from[whole * kFloatLanes], 1, mask, 1, 1, 8);
+    uint64_t mask[2] = {lanes, 0};
+    if (rows == 1) {
+      if (whole > 0) AscendC::BlockReduceSum(out, records_, static_cast<int32_t>(whole), mask, 1, 1, 8);
+    } else {
+      for (uint32_t i = 0; i < whole; ++i) PickOfRows(out, i, mask, rows);
     }
+    mask[0] &= (uint64_t{1} << rest * kRecord) - 1;
+    if (rest > 0) PickOfRows(out, whole, mask, rows);
     AscendC::PipeBarrier<PIPE_V>();
+  }
+  // From the same eight records of every row.
+  __aicore__ inline void PickOfRows(const AscendC::LocalTensor<float>& out, uint32_t eight, uint64_t (&mask)[2],
+                                    uint32_t rows) {
+    const int32_t apart = rows > 1 ? static_cast<int32_t>(t_.chunks) : 0;
+    AscendC::BlockReduceSum(out[eight * kRecord], records_[eight * kFloatLanes], static_cast<int32_t>(rows), mask,
+                            static_cast<int32_t>(stats_ / kRecord), 1, apart);
   }
   __aicore__ inline void PickScans(uint32_t rows) {
     PickLanes(maxima_, kLane << kMaxLane, rows);

@@ -16,6 +16,7 @@ struct VerifyRequest {
   int64_t first_;  // row of the root
   int32_t num_nodes_;
   uint32_t rows_asked_, rows_taken_;  // nodes of a chain whose rows were asked for, and combined
+  uint32_t rows_came_;                // at once, the last time
   int32_t top_;                       // where the walk stands
   bool entered_, removing_;           // of a traversal
   bool postponed_;                    // the draw
@@ -70,6 +71,7 @@ class Verify : public Rows, public VerifyRequest {
     Link();
     rows_asked_ = 0;
     rows_taken_ = 0;
+    rows_came_ = 0;
     top_ = 0;
     entered_ = false;
     removing_ = false;
@@ -254,6 +256,7 @@ class Verify : public Rows, public VerifyRequest {
       drafts = HasDraftRow(static_cast<int32_t>(rows_asked_) - 1) ? rows : rows - 1;
     TakeScans(rows_taken_, rows, drafts, filters_, draft_filters_);
     rows_taken_ = rows_asked_;
+    rows_came_ = rows;
   }
   __aicore__ inline bool HasDraftRow(int32_t node) const {
     return HasDraft() && filters_.temperature > 0.0f && (v_.rule == kRecursive || v_.rule == kTraversal) &&
@@ -264,9 +267,9 @@ class Verify : public Rows, public VerifyRequest {
 
   __aicore__ inline void Visit(int32_t node) { path_out_.SetValue(num_emitted_, node); }
   // A bonus is drawn a round later, while other requests draw from their residuals, and not while they wait to ask for
-  // those.
+  // those. Where its row came alone they have.
   __aicore__ inline bool Postpone() {
-    if (postponed_ || t_.batch == 1 || HasNext()) return false;
+    if (postponed_ || t_.batch == 1 || HasNext() || (rows_came_ == 1 && num_nodes_ > 1)) return false;
     AskForRound();
     return postponed_ = true;
   }
