@@ -145,6 +145,7 @@ class Rows : public Passes, public Emitted {
     RowState& s = w.state;
     w.words[0] = table_.GetValue(at);
     for (uint32_t i = 1; i < WordsOf(s.stage); ++i) w.words[i] = table_.GetValue(at + i);
+    if (s.stage <= kScanning) s.cut = -kInf;
     const bool plain = IsPlain(filters, of_draft);
     *out = Row{SlotOf(node, of_draft), row, of_draft, ScaleOf(filters), s.cut, s.max, s.total, s.log_total, s.status};
     if (s.stage == kReady) return true;
@@ -152,8 +153,6 @@ class Rows : public Passes, public Emitted {
     if (s.stage == kNew) {
       s.stage = kScanning;
       s.round = kNotAsked;
-      s.cut = -kInf;
-      s.status = 0;
     } else if (s.round != kNotAsked && s.round != round_) {
       TakePass(s, *out, filters, plain);
     }
@@ -386,18 +385,22 @@ class Rows : public Passes, public Emitted {
     do {
       ++round_;
       read_ = kNoSlot;
-      finished_ = false;
+      bool is_at_work = false;
       for (lane_ = 0; lane_ < t_.lanes; ++lane_) {
         static_cast<Emitted&>(*this) = emitted[lane_];
         static_cast<typename Op::Request&>(*op) = requests[lane_];
         StepLane(op);
         emitted[lane_] = *this;
         requests[lane_] = *op;
+        is_at_work = is_at_work || begun_;
       }
       TellPasses();
-      if (finished_)  // not after every request: it takes from the cache what others need
+      // Once and not after every request: it takes from the cache what others need.
+      if (has_results_ && !is_at_work) {
         AscendC::DataCacheCleanAndInvalid<int32_t, AscendC::CacheLine::ENTIRE_DATA_CACHE,
                                           AscendC::DcciDst::CACHELINE_OUT>(result_);
+        has_results_ = false;
+      }
     } while (MakePasses());
     Fence();  // the results pass through the place of all that lives for one step
     op->Write();
@@ -462,7 +465,7 @@ class Rows : public Passes, public Emitted {
       if (!op->Step()) return;
       result_.SetValue(0, num_emitted_ > 0 ? static_cast<int32_t>(num_emitted_) - 1 : 0);
       result_.SetValue(1, status_);
-      finished_ = true;
+      has_results_ = true;
     }
   }
 
@@ -478,7 +481,7 @@ class Rows : public Passes, public Emitted {
     return uint64_t{node} * kNodeWords + of_draft * kStateWords;
   }
   __aicore__ inline uint32_t WordsOf(RowStage stage) const {
-    return stage == kNew ? 1 : stage == kScanning || stage == kReady ? kRowWords : kStateWords;
+    return stage == kNew ? 1 : stage == kScanning ? 2 : stage == kReady ? kRowWords : kStateWords;
   }
   __aicore__ inline float ScaleOf(const Filters& filters) const {
     const float scale = filters.temperature > 0.0f ? 1.0f / filters.temperature : 1.0f;
@@ -770,8 +773,8 @@ class Rows : public Passes, public Emitted {
   uint32_t read_;       // the first slot whose records are in records_
   uint32_t num_removed_ = 0;
   uint32_t lane_;
-  bool finished_;  // a request in this round
-  uint32_t next_;  // request that this core has not taken up
+  bool has_results_ = false;  // in the cache alone
+  uint32_t next_;             // request that this core has not taken up
 };
 
 }  // namespace specdec::ascendc
