@@ -152,12 +152,12 @@ class Passes {
   // out <- exp((x - max) * scale)
   __aicore__ inline void Weigh(const AscendC::LocalTensor<float>& out, const AscendC::LocalTensor<float>& x, float max,
                                float scale) {
-    const bool shifted = max != 0.0f;
+    const bool shifted = max != 0.0f, scaled = scale != 1.0f;
     if (shifted) AscendC::Adds(out, x, -max, Lanes());
     AscendC::PipeBarrier<PIPE_V>();
-    AscendC::Muls(out, shifted ? out : x, scale, Lanes());
+    if (scaled) AscendC::Muls(out, shifted ? out : x, scale, Lanes());
     AscendC::PipeBarrier<PIPE_V>();
-    AscendC::Exp(out, out, Lanes());
+    AscendC::Exp(out, shifted || scaled ? out : x, Lanes());
     AscendC::PipeBarrier<PIPE_V>();
   }
 
@@ -188,8 +188,16 @@ class Passes {
   // x_ <- the excess of the target's chunk in x_ over the draft's in y_.
   __aicore__ inline void Subtract(const Pass& pass) {
     Cut(pass.cut);
-    Weigh(x_, x_, pass.max, pass.scale);
-    Weigh(y_, y_, pass.draft_max, pass.draft_scale);
+    // As Weigh does it, but with both between two barriers.
+    if (pass.max != 0.0f) AscendC::Adds(x_, x_, -pass.max, Lanes());
+    if (pass.draft_max != 0.0f) AscendC::Adds(y_, y_, -pass.draft_max, Lanes());
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::Muls(x_, x_, pass.scale, Lanes());
+    AscendC::Muls(y_, y_, pass.draft_scale, Lanes());
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::Exp(x_, x_, Lanes());
+    AscendC::Exp(y_, y_, Lanes());
+    AscendC::PipeBarrier<PIPE_V>();
     AscendC::Axpy(x_, y_, -pass.ratio, Lanes());
     AscendC::PipeBarrier<PIPE_V>();
     AscendC::Maxs(x_, x_, 0.0f, Lanes());
