@@ -16,7 +16,7 @@ constexpr uint32_t kPassWords = 16;                  // of a request for a pass:
 constexpr uint32_t kMaxPasses = 64;                  // that a core may ask for in a round
 constexpr uint32_t kPassLines = 2 * kMaxPasses + 1;  // for those of two kinds, and how many there are
 constexpr uint32_t kNodeWords = 48;                  // what a core remembers of a node
-constexpr uint32_t kMostLanes = 2;                   // requests that a core looks after at a time
+constexpr uint32_t kMostLanes = 4;                   // requests that a core looks after at a time
 
 // A core looks after few requests at a time, each of them in a lane, so that only the results grow with the batch.
 struct RowsTiling {

@@ -19,7 +19,7 @@ struct VerifyTiling {
 
 // What a round costs is what reading this much does: fewer rows at once are not worth those that they may spare.
 constexpr uint64_t kRoundBytes = 12 * 1024 * 1024;
-constexpr uint32_t kRowsOfSearch = 8;  // that can be read in the time that one is searched for a threshold
+constexpr uint32_t kRowsOfSearch = 4;  // that can be read in the time that one is searched for a threshold
 
 // The rest of `t` is filled in, its rows are laid out.
 inline void set_ahead(VerifyTiling* t, bool has_draft) {
