@@ -1,8 +1,8 @@
 // The distribution of the token after a row of logits: temperature, top-k, top-p and min-p without a sort, the
 // probability of single ids, and draws in id order. Probabilities are never stored.
 //
-// All filters amount to one cut: an id is kept iff its logit is not below the cut. A core looks after one request after
-// the other; it asks for passes and combines what they leave. The rules that do so are written as if a row were there
+// All filters amount to one cut: an id is kept iff its logit is not below the cut. A core looks after some requests
+// at a time; it asks for passes and combines what they leave. The rules that do so are written as if a row were there
 // at once: a step that lacks one returns false, and is done again after the passes.
 #pragma once
 
@@ -441,7 +441,7 @@ class Rows : public Passes, public Emitted {
  private:
   static constexpr int32_t kNotAsked = -1;
   static constexpr uint32_t kNoSlot = ~0u;
-  static constexpr int32_t kEight = 8;
+  static constexpr uint32_t kEight = 8;
   static constexpr float kNotWeighed = -1.0f;  // what top-k keeps, until the first pass for top-p has
   static constexpr float kSmallest = 1.175494351e-38f;
   static constexpr float kLeastMass = 1e-33f;  // of a chunk: above 4096 * kSmallest, and nothing next to kLeastSum
@@ -528,9 +528,10 @@ class Rows : public Passes, public Emitted {
   // From the same eight records of every row.
   __aicore__ inline void PickOfRows(const AscendC::LocalTensor<float>& out, uint32_t eight, uint64_t (&mask)[2],
                                     uint32_t rows) {
-    const int32_t apart = rows > 1 ? static_cast<int32_t>(t_.chunks) : 0;
+    // Rows of more chunks than these steps may be are alone.
+    const uint32_t to_step = rows > 1 ? stats_ / kRecord : 1, from_step = rows > 1 ? t_.chunks : 1;
     AscendC::BlockReduceSum(out[eight * kRecord], records_[eight * kFloatLanes], static_cast<int32_t>(rows), mask,
-                            static_cast<int32_t>(stats_ / kRecord), 1, apart);
+                            static_cast<int32_t>(to_step), 1, static_cast<int32_t>(from_step));
   }
   __aicore__ inline void PickScans(uint32_t rows) {
     PickLanes(maxima_, kLane << kMaxLane, rows);
@@ -741,14 +742,14 @@ class Rows : public Passes, public Emitted {
       ++level;
     }
     Fence();
-    int32_t inside = 0;
+    uint32_t inside = 0;
     for (uint32_t left = level + 1; left > 0; --left) {
       inside *= kEight;
-      const int32_t one = Pick(levels[left - 1][static_cast<uint32_t>(inside)], kEight, 0.0f, &target);
+      const int32_t one = Pick(levels[left - 1][inside], kEight, 0.0f, &target);
       if (one < 0) return -1;
-      inside += one;
+      inside += static_cast<uint32_t>(one);
     }
-    return inside;
+    return static_cast<int32_t>(inside);
   }
 
   __aicore__ inline int32_t FirstEqual(float value) {

@@ -1,6 +1,6 @@
 // Verification of drafts straight from logits, of chains and trees.
 //
-// A core walks through one request. Its rows are read as they are needed, by all cores together; a chain asks for some
+// A core walks through a request. Its rows are read as they are needed, by all cores together; a chain asks for some
 // of the rows that come next too. After every round of passes the walk goes on from the node it had come to, and what
 // it found before is remembered by node.
 #pragma once
