@@ -60,6 +60,14 @@ def test_a_request_does_not_depend_on_device_order_or_batch(operator, rule):
                     assert torch.equal(x[b][: expected.numel()] if x.dim() > 1 else x[b], expected)
 
 
+@pytest.mark.parametrize("operator", ["verify_chain", "verify_tree"])
+def test_more_requests_than_the_cores_look_after_at_a_time(operator):
+    rule = {"verify_chain": "rejection", "verify_tree": "recursive"}[operator]
+    case = random_case(operator, rule, sizes=[3, 1, 2] * 54, vocab=16, filters=False)  # 40 cores look after 160
+    with device("910B3", 0) as simulated:
+        assert_agrees(case, simulated, "cpu", decided=0.5)
+
+
 def traffic(case: Case, needed_rows: int) -> float:
     """What a call reads as a multiple of the needed rows once and two rows a request."""
     with device("910B3", 0) as simulated:
