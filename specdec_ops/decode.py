@@ -72,6 +72,7 @@ class SpeculativeDecoder:
         self.lag = 0 if device.type == "cpu" else 1  # steps the host looks behind the device
         self.inference_mode = torch.inference_mode()
         self.metrics = Metrics(self.drafter.depth)
+        self.decoding = False
         self.running: dict[int, Request] = {}  # by slot
         self.free_blocks = self.state.pool.num_blocks
 
@@ -170,13 +171,12 @@ class SpeculativeDecoder:
 
         Raises:
             ValueError: before any work, for a prompt or a parameter that cannot be served.
+            RuntimeError: when decoding begins, with the first chunk, while another stream of this decoder is unfinished.
         """
         if params is None or isinstance(params, SamplingParams):
             params = [params or SamplingParams()] * len(prompts)
         if len(params) != len(prompts):
             raise ValueError(f"expected one SamplingParams, or {len(prompts)}, one a prompt; got {len(params)}")
-        if self.running:
-            raise RuntimeError("this decoder is decoding already; exhaust or close that stream first")
         pairs = zip(prompts, params, strict=True)
         return self._run(deque(self._request(index, list(prompt), one) for index, (prompt, one) in enumerate(pairs)))
 
@@ -206,6 +206,9 @@ class SpeculativeDecoder:
 
     def _run(self, waiting: deque[Request]) -> Iterator[Chunk]:
         launched: deque[tuple[HostCopy, dict[int, Request]]] = deque()
+        if self.decoding:
+            raise RuntimeError("this decoder is decoding already; exhaust or close that stream first")
+        self.decoding = True
         try:
             while waiting or self.running:
                 if waiting:
@@ -217,6 +220,7 @@ class SpeculativeDecoder:
                     yield from self._receive(*launched.popleft())
         finally:
             self._retire(list(self.running))
+            self.decoding = False
 
     @torch.no_grad()
     def _admit(self, waiting: deque[Request]) -> None:

@@ -92,11 +92,25 @@ def test_a_closed_stream_gives_everything_back():
     decoder = SpeculativeDecoder(make_model(), None, DecoderConfig(max_num_seqs=2, max_model_len=32))
     stream = decoder.stream(random_prompts([3, 4, 5]), SamplingParams(temperature=0, max_tokens=9))
     next(stream)
-    with pytest.raises(RuntimeError, match="decoding already"):
-        decoder.stream(random_prompts([3]))
     stream.close()
     assert int(decoder.state.pool.num_free) == decoder.state.pool.num_blocks
     assert bool(decoder.state.finished.all())
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+def test_streams_of_one_decoder_run_one_after_the_other(slots):
+    model, params = make_model(), SamplingParams(temperature=0, max_tokens=9)
+    decoder = SpeculativeDecoder(model, None, DecoderConfig(max_num_seqs=slots, max_model_len=32))
+    prompts = random_prompts([3, 4, 5])
+    one, other = decoder.stream(prompts[:2], params), decoder.stream(prompts[2:], params)
+    texts: list[list[int]] = [[], []]
+    for request, tokens, _ in one:  # with one slot, no request is running when the first has ended
+        texts[request.index] += tokens
+        with pytest.raises(RuntimeError, match="decoding already"):
+            next(other)
+        other = decoder.stream(prompts[2:], params)
+    texts.append([token for chunk in other for token in chunk.tokens])
+    assert texts == greedy(model, prompts, 9)
 
 
 def test_streamed_chunks_add_up():
