@@ -90,8 +90,8 @@ def test_custom_generate(drafter):
     assert model.config._attn_implementation == "eager"
     torch.manual_seed(1)
     sampled = model.generate(
-        ids[:1], custom_generate=speculative_generate, drafter=drafter, do_sample=True, top_k=5, min_new_tokens=3,
-        max_new_tokens=6, pad_token_id=0, eos_token_id=stop,
+        ids[:1], attention_mask=mask[:1], custom_generate=speculative_generate, drafter=drafter, do_sample=True,
+        top_k=5, min_new_tokens=3, max_new_tokens=6, pad_token_id=0, eos_token_id=stop,
     )  # fmt: skip
     assert 12 <= sampled.shape[1] <= 15
 
@@ -110,6 +110,41 @@ def test_custom_generate_names_what_it_does_not_support(options, named):
         make_model().generate(
             torch.tensor([[1, 2]]), custom_generate=speculative_generate, max_new_tokens=4, pad_token_id=0, **options
         )
+
+
+IDS = torch.tensor([[5, 6, 7, 8], [9, 10, 0, 0]])
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        (
+            {"attention_mask": torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])},
+            "padding on the left .* tokenizer.padding_side = 'left'",
+        ),
+        ({"attention_mask": torch.tensor([[0, 1, 0, 1], [1, 1, 1, 1]])}, "padding on the left"),
+        ({"attention_mask": torch.ones(2, 1, 4, 4)}, r"expected \[2, 4\], the shape of input_ids, got \[2, 1, 4, 4\]"),
+        ({"position_ids": torch.tensor([[0, 1, 2, 2]] * 2)}, "position_ids: expected 0, 1"),
+        ({"inputs_embeds": torch.zeros(2, 4, 32)}, "does not support inputs_embeds"),
+        ({"pixel_values": torch.zeros(2, 3)}, "does not support pixel_values"),
+    ],
+)
+def test_custom_generate_refuses_inputs_that_it_would_lose(inputs, message):
+    options = transformers.GenerationConfig(max_length=8, num_beams=1)
+    with pytest.raises(ValueError, match=message):
+        speculative_generate(make_model(), IDS, generation_config=options, **inputs)
+
+
+def test_custom_generate_takes_what_generate_adds_and_neutral_values():
+    model, mask = make_model(), torch.tensor([[1, 1, 1, 1], [0, 0, 1, 1]])
+    options = {"max_new_tokens": 5, "do_sample": False, "pad_token_id": 0, "attention_mask": mask}
+    expected = model.generate(IDS.flip(1), **options)
+    positions = torch.tensor([[0, 1, 2, 3], [1, 1, 0, 1]])
+    actual = model.generate(
+        IDS.flip(1), custom_generate=speculative_generate, position_ids=positions, inputs_embeds=None,
+        output_attentions=False, **options,
+    )  # fmt: skip
+    assert torch.equal(actual, expected)
 
 
 # Bad input

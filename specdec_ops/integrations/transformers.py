@@ -229,6 +229,35 @@ PROCESSORS = {
     "MinNewTokensLengthLogitsProcessor",
 }
 CRITERIA = {"MaxLengthCriteria", "EosTokenCriteria"}
+# What `generate` hands over of its own accord; its cache is left alone.
+MODEL_KWARGS = {
+    "attention_mask",
+    "position_ids",
+    "cache",
+    "past_key_values",
+    "cache_position",
+    "use_cache",
+    "logits_to_keep",
+}
+
+
+def left_padding(input_ids: Tensor, mask: Tensor | None, positions: Tensor | None) -> Tensor:
+    """How much of each row is padding, int64 `[B]`; raises ValueError where not all of it is on the left."""
+    mask = torch.ones_like(input_ids) if mask is None else mask.long()
+    if mask.shape != input_ids.shape:
+        raise ValueError(
+            f"attention_mask: expected {list(input_ids.shape)}, the shape of input_ids, got {list(mask.shape)}"
+        )
+    if bool((mask.diff(dim=1) < 0).any()):
+        raise ValueError(
+            "attention_mask: expected padding on the left of each prompt alone, got a 0 after a 1; set "
+            "tokenizer.padding_side = 'left'"
+        )
+    padding = (mask == 0).sum(1)
+    place = torch.arange(input_ids.shape[1], device=input_ids.device) - padding[:, None]
+    if positions is not None and bool(((positions != place) & (place >= 0)).any()):
+        raise ValueError("position_ids: expected 0, 1, ... from the first token that is not padding; leave them out")
+    return padding
 
 
 def speculative_generate(
@@ -246,17 +275,22 @@ def speculative_generate(
 
     Besides `drafter`, takes the acceptance `rule` and `on_tokens`, called with each `Chunk` as it is accepted
     (transformers does not hand its own `streamer` to custom functions).
+
+    Raises:
+        ValueError: naming what of the arguments cannot be served.
     """
     options = generation_config
     refused = [type(x).__name__ for x in logits_processor if type(x).__name__ not in PROCESSORS]
     refused += [type(x).__name__ for x in stopping_criteria if type(x).__name__ not in CRITERIA]
-    refused += ["beam search"] if options.num_beams > 1 else []
+    refused += ["beam search"] if (options.num_beams or 1) > 1 else []
     refused += ["return_dict_in_generate"] if options.return_dict_in_generate else []
+    refused += [
+        name for name, x in model_kwargs.items() if name not in MODEL_KWARGS and x is not None and x is not False
+    ]
     if refused:
         raise ValueError(f"speculative_generate does not support {', '.join(refused)}; leave it out")
     batch, width = input_ids.shape
-    mask = model_kwargs.get("attention_mask")  # None where nothing is padded
-    padding = [0] * batch if mask is None else (width - mask.sum(1)).tolist()
+    padding = left_padding(input_ids, model_kwargs.get("attention_mask"), model_kwargs.get("position_ids")).tolist()
     eos, pad = options._eos_token_tensor, options._pad_token_tensor
     params = SamplingParams(
         temperature=(1.0 if options.temperature is None else options.temperature) if options.do_sample else 0.0,
