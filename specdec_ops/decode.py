@@ -171,7 +171,7 @@ class SpeculativeDecoder:
 
         Raises:
             ValueError: before any work, for a prompt or a parameter that cannot be served.
-            RuntimeError: when decoding begins, with the first chunk, while another stream of this decoder is unfinished.
+            RuntimeError: with the first chunk, while another stream of this decoder is unfinished.
         """
         if params is None or isinstance(params, SamplingParams):
             params = [params or SamplingParams()] * len(prompts)
@@ -183,7 +183,10 @@ class SpeculativeDecoder:
     def _request(self, index: int, prompt: list[int], params: SamplingParams) -> Request:
         eos = self.target.model.generation_config.eos_token_id
         eos = [] if params.ignore_eos or eos is None else [eos] if isinstance(eos, int) else eos
-        request = Request(index, prompt, params, list(dict.fromkeys([*eos, *params.stop_token_ids])))
+        # An id that is no token never comes out, and steps look stop tokens up in the logits.
+        ids = dict.fromkeys([*eos, *params.stop_token_ids])
+        stop_ids = [token for token in ids if 0 <= token < self.state.vocab_size]
+        request = Request(index, prompt, params, stop_ids)
         if not prompt:
             raise ValueError(f"prompt {index} is empty; begin it with the model's beginning-of-sequence token")
         if not 0 <= min(prompt) <= max(prompt) < self.state.vocab_size:

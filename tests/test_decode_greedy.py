@@ -137,6 +137,18 @@ def test_min_tokens_holds_back_every_stop_token():
         assert decoder.generate([prompt], params)[0].tokens == expected[0]
 
 
+@pytest.mark.parametrize("min_tokens", [0, 5])
+def test_stop_ids_that_are_no_tokens_change_nothing(min_tokens):
+    model = make_model()
+    (prompt,) = random_prompts([9])
+    (text,) = greedy(model, [prompt], 8)
+    decoder = SpeculativeDecoder(model, PromptLookup(3), DecoderConfig(max_num_seqs=1, max_model_len=32))
+    params = SamplingParams(
+        temperature=0, max_tokens=8, min_tokens=min_tokens, stop_token_ids=[61, -1, 2**40, *range(1000, 1016)]
+    )
+    assert decoder.generate([prompt], params)[0].tokens == text
+
+
 @pytest.mark.parametrize("vocab_size", [50, 80])
 @pytest.mark.parametrize("drafter_class", [DraftModel, DraftTree])
 def test_vocabularies_padded_to_different_sizes(vocab_size, drafter_class):
