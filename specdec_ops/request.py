@@ -37,7 +37,12 @@ class Chunk(NamedTuple):
 
 
 class Metrics:
-    """Counts over all requests, and where the time went."""
+    """Counts over all requests, and where the time went.
+
+    A draft counts as accepted if verification accepted it, as in vLLM's metrics: also where an end-of-sequence or stop
+    token, or the length limit, then cuts it off. So acceptance tells how good the drafts are, and `emitted` what came
+    of it.
+    """
 
     def __init__(self, depth: int) -> None:
         self.steps = 0  # of requests: a step of a batch counts once for each request in it
