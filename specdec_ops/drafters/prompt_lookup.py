@@ -4,7 +4,7 @@ from specdec_ops.state import DecodeState
 
 
 class PromptLookup(Drafter):
-    """Drafts what followed the last occurrence of the latest tokens: for text that repeats its prompt or itself.
+    """Drafts what followed the latest tokens where they stood first: for text that repeats its prompt or itself.
 
     Args:
         num_draft: candidates a step.
