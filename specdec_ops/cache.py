@@ -16,7 +16,7 @@ class PagePool:
     """
 
     def __init__(self, max_requests: int, max_len: int, block_size: int, num_blocks: int, device: torch.device) -> None:
-        self.block_size, self.num_blocks, self.max_len = block_size, num_blocks, max_len
+        self.block_size, self.num_blocks = block_size, num_blocks
         self.block_table = torch.full((max_requests, self.blocks_for(max_len)), -1, dtype=torch.int32, device=device)
         self.free_list = torch.arange(num_blocks - 1, -1, -1, dtype=torch.int32, device=device)
         self.num_free = torch.full((1,), num_blocks, dtype=torch.int32, device=device)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from specdec_ops import doctor, plan, sweep
-from specdec_ops.config import CHAIN_RULES, TREE_RULES, SamplingParams, SpeculativeConfig
+from specdec_ops.config import CHAIN_RULES, METHODS, TREE_RULES, SamplingParams, SpeculativeConfig
 from specdec_ops.llm import (
     LLM,
     check_same_tokenizer,
@@ -101,7 +101,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
 
 def add_drafting(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("drafts")
-    group.add_argument("--method", choices=SpeculativeConfig.methods, help="else what the other options imply")
+    group.add_argument("--method", choices=METHODS, help="else what the other options imply")
     group.add_argument("--draft-model", help="a smaller model with the same tokenizer: folder or GGUF file")
     group.add_argument("--draft-temperature", type=float, help="else that of the text")
     group.add_argument("--tree-topk", type=int, help="draft a tree: children a node")

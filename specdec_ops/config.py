@@ -1,10 +1,11 @@
 """What a user may choose, by the names that vLLM gave them."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 CHAIN_RULES = ("rejection", "block", "strict", "typical")
 TREE_RULES = ("target_only", "recursive", "traversal", "typical")
+METHODS = ("draft_model", "medusa", "ngram")
 
 
 def _require(condition: bool, message: str) -> None:
@@ -116,7 +117,6 @@ class SpeculativeConfig:
     prompt_lookup_max: int = 3
     rule: str | None = None
     adaptive: bool = False
-    methods: tuple[str, ...] = field(default=("draft_model", "medusa", "ngram"), init=False, repr=False)
 
     def __post_init__(self) -> None:
         _require(
@@ -130,7 +130,7 @@ class SpeculativeConfig:
         )
         source = "draft_model" if self.draft_model is not None else "medusa" if self.medusa is not None else "ngram"
         method = self.method or source
-        _require(method in self.methods, f"unknown method {method!r}; choose one of {self.methods}")
+        _require(method in METHODS, f"unknown method {method!r}; choose one of {METHODS}")
         _require(
             method == source,
             f"method {method!r} needs the argument {method}"
