@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 from tiny_models import CONFIGS, WINDOW, greedy, make_model, random_prompts, save_medusa_heads, similar_model
+from transformers import AutoModelForCausalLM, GPT2Config
 
 from specdec_ops.config import DecoderConfig, SamplingParams
 from specdec_ops.decode import SpeculativeDecoder
@@ -34,6 +35,19 @@ def make_drafter(name, model, heads):
         "medusa": lambda: MedusaHeads(heads, 6),
         "medusa chain": lambda: MedusaHeads(heads, choices=[(0,), (0, 0), (0, 0, 0)]),
     }[name]()
+
+
+class Oracle(Drafter):
+    """A drafter of one's own: knows the text, and is wrong in every third place."""
+
+    num_draft = depth = 3
+
+    def __init__(self, text):
+        self.text = torch.tensor([*text, 0, 0, 0])
+
+    def propose(self, state):
+        index = (state.lengths[:, None] + torch.arange(3)).clamp(max=len(self.text) - 1).long()
+        return Draft(torch.where(index % 3 == 0, 0, self.text[index]))
 
 
 @pytest.mark.parametrize("name", DRAFTERS)
@@ -71,6 +85,19 @@ def test_end_of_sequence_and_length_limit_inside_an_accepted_block(name):
     assert stopped.tokens == limited.tokens == text[: cut + 1]
     assert greedy(model, [prompt], 14, eos_token_id=text[cut]) == [stopped.tokens]
     assert (stopped.finish_reason, limited.finish_reason) == ("stop", "length")
+
+
+@pytest.mark.parametrize("drafter_class", [Oracle, DraftModel, DraftTree])
+def test_drafts_past_the_end_of_a_table_of_positions(drafter_class):
+    sizes = {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 61, "n_positions": 24, "initializer_range": 0.3}
+    torch.manual_seed(0)
+    config = GPT2Config(**sizes, bos_token_id=None, eos_token_id=None)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    (prompt,) = random_prompts([9])
+    texts = greedy(model, [prompt], 15)
+    drafter = Oracle(prompt + texts[0]) if drafter_class is Oracle else drafter_class(similar_model(model), 4)
+    decoder = SpeculativeDecoder(model, drafter, DecoderConfig(max_num_seqs=1, max_model_len=24))
+    assert [r.tokens for r in decoder.generate([prompt], SamplingParams(temperature=0, max_tokens=15))] == texts
 
 
 def test_more_requests_than_slots_and_pages():
@@ -172,19 +199,6 @@ def test_adaptive_draft_length():
         assert [request.tokens for request in requests] == texts
     assert poor.metrics.drafted_at[3] < 0.7 * poor.metrics.drafted_at[0]
     assert good.metrics.acceptance[3] == 1.0
-
-
-class Oracle(Drafter):
-    """A drafter of one's own: knows the text, and is wrong in every third place."""
-
-    num_draft = depth = 3
-
-    def __init__(self, text):
-        self.text = torch.tensor([*text, 0, 0, 0])
-
-    def propose(self, state):
-        index = (state.lengths[:, None] + torch.arange(3)).clamp(max=len(self.text) - 1).long()
-        return Draft(torch.where(index % 3 == 0, 0, self.text[index]))
 
 
 def test_a_drafter_of_ones_own():

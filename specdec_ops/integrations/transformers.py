@@ -153,7 +153,11 @@ class PagedModel:
         check_model(model)
         model.set_attn_implementation("specdec_paged")
         self.model, self.cache = model, PagedCache(pool, shared_layers(model))
-        self.vocab_size = model.config.get_text_config().vocab_size
+        config = model.config.get_text_config()
+        self.vocab_size = config.vocab_size
+        # Without rotary embedding, positions are rows of a table, and drafts behind a text of full length are past it.
+        rotary = hasattr(config, "rope_parameters") or hasattr(config, "rope_scaling")
+        self.last_position = None if rotary else config.max_position_embeddings - 1
         self._seen: dict[str, Tensor] = {}
 
     @property
@@ -173,6 +177,8 @@ class PagedModel:
 
     def __call__(self, tokens: Tensor, positions: Tensor, nodes: Nodes, rows: Tensor | int = 0) -> Tensor:
         """Logits `[N, V]` after each of the tokens `[1, N]`; `rows` picks some (indices, or how many of the last)."""
+        if self.last_position is not None:
+            positions = positions.clamp(max=self.last_position)
         output = self.model(
             input_ids=tokens,
             position_ids=positions,
