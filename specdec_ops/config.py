@@ -1,6 +1,7 @@
 """What a user may choose, by the names that vLLM gave them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from numbers import Integral
 from typing import Any
 
 CHAIN_RULES = ("rejection", "block", "strict", "typical")
@@ -11,6 +12,14 @@ METHODS = ("draft_model", "medusa", "ngram")
 def _require(condition: bool, message: str) -> None:
     if not condition:
         raise ValueError(message)
+
+
+def _require_integers(config: Any) -> None:
+    """Of the fields that are declared as integers; numpy's pass, too."""
+    for field in fields(config):
+        value = getattr(config, field.name)
+        if field.type is int or (field.type == int | None and value is not None):
+            _require(isinstance(value, Integral), f"{field.name} must be an integer, got {value!r}")
 
 
 @dataclass(frozen=True)
@@ -43,6 +52,11 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
+        _require_integers(self)
+        _require(
+            all(isinstance(token, Integral) for token in self.stop_token_ids),
+            f"stop_token_ids must be integers, got {self.stop_token_ids}",
+        )
         _require(self.temperature >= 0, f"temperature must be 0 (greedy) or more, got {self.temperature}")
         _require(self.top_k >= -1, f"top_k must be -1 or 0 (off) or more, got {self.top_k}")
         _require(0 < self.top_p <= 1, f"top_p must be above 0 and at most 1 (off), got {self.top_p}")
@@ -61,7 +75,8 @@ class DecoderConfig:
 
     Args:
         max_num_seqs: requests decoded at a time; more wait for a free slot.
-        max_model_len: longest prompt and output of a request together.
+        max_model_len: longest prompt and output of a request together; None is 2048, or as many as the target has
+            positions for, where those are fewer.
         block_size: tokens a page of the KV cache.
         num_blocks: pages of the KV cache; None makes enough for `max_num_seqs` requests of `max_model_len`.
         rule: how drafts are accepted (`verify_chain`, `verify_tree`); None is "rejection" for chains and
@@ -72,7 +87,7 @@ class DecoderConfig:
     """
 
     max_num_seqs: int = 8
-    max_model_len: int = 2048
+    max_model_len: int | None = None
     block_size: int = 16
     num_blocks: int | None = None
     rule: str | None = None
@@ -81,8 +96,10 @@ class DecoderConfig:
     measure: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("max_num_seqs", "max_model_len", "block_size"):
-            _require(getattr(self, name) >= 1, f"{name} must be 1 or more, got {getattr(self, name)}")
+        _require_integers(self)
+        for name in ("max_num_seqs", "max_model_len", "block_size", "num_blocks"):
+            value = getattr(self, name)
+            _require(value is None or value >= 1, f"{name} must be 1 or more, got {value}")
         _require(
             not (self.compile and self.measure), "compile and measure exclude each other: a compiled step has no parts"
         )
@@ -119,6 +136,7 @@ class SpeculativeConfig:
     adaptive: bool = False
 
     def __post_init__(self) -> None:
+        _require_integers(self)
         _require(
             self.num_speculative_tokens >= 1,
             f"num_speculative_tokens must be 1 or more, got {self.num_speculative_tokens}; for plain decoding pass no "

@@ -53,14 +53,15 @@ class SpeculativeDecoder:
     """Lets a drafter propose and a target model decide; without a drafter it decodes plainly."""
 
     def __init__(self, target: Any, drafter: Drafter | None = None, config: DecoderConfig | None = None) -> None:
-        from specdec_ops.integrations.transformers import PagedModel
+        from specdec_ops.integrations.transformers import PagedModel, num_positions
 
         self.config, self.drafter = config or DecoderConfig(), drafter or Drafter()
-        self.rule = self._rule()
+        self.rule, self.max_model_len = self._rule(), self._max_model_len(num_positions(target))
         slots, self.num_nodes = self.config.max_num_seqs, 1 + self.drafter.num_draft
         device = next(target.parameters()).device
         lookahead = max(self.num_nodes, self.drafter.lookahead)
-        self.state = DecodeState(self.config, lookahead, target.config.get_text_config().vocab_size, device)
+        vocab_size = target.config.get_text_config().vocab_size
+        self.state = DecodeState(self.config, self.max_model_len, lookahead, vocab_size, device)
         self.target = PagedModel(target, self.state.pool)
         if self.drafter.needs_hidden:
             self.state.hidden = self.target.keep_hidden(slots)
@@ -84,6 +85,17 @@ class SpeculativeDecoder:
         if self.config.adaptive and kind == "tree":
             raise ValueError("adaptive draft length and a drafter of trees exclude each other; leave adaptive off")
         return rule
+
+    def _max_model_len(self, num_positions: int | None) -> int:
+        wanted = self.config.max_model_len
+        if wanted is None:
+            return min(2048, num_positions or 2048)
+        if num_positions is not None and wanted > num_positions:
+            raise ValueError(
+                f"max_model_len={wanted} is more than the target has positions for, max_position_embeddings="
+                f"{num_positions}; lower max_model_len"
+            )
+        return wanted
 
     def step(self) -> Report:
         """Draft, verify, roll back, advance: tensors only."""
@@ -195,10 +207,10 @@ class SpeculativeDecoder:
             )
         if len(request.stop_ids) > MAX_STOP_IDS:
             raise ValueError(f"prompt {index} has {len(request.stop_ids)} stop tokens; give at most {MAX_STOP_IDS}")
-        if request.max_len > self.config.max_model_len:
+        if request.max_len > self.max_model_len:
             raise ValueError(
                 f"prompt {index} has {len(prompt)} tokens and max_tokens={params.max_tokens}, together more than "
-                f"max_model_len={self.config.max_model_len}; lower max_tokens or raise max_model_len"
+                f"max_model_len={self.max_model_len}; lower max_tokens or raise max_model_len"
             )
         if self.state.blocks_for(request) > self.state.pool.num_blocks:
             raise ValueError(

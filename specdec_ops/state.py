@@ -26,9 +26,13 @@ class Prompts(NamedTuple):
 class DecodeState:
     """One row ("slot") a request. A row without a request is one that is finished."""
 
-    def __init__(self, config: DecoderConfig, lookahead: int, vocab_size: int, device: torch.device) -> None:
-        slots, max_len = config.max_num_seqs, config.max_model_len + lookahead
-        blocks = config.num_blocks or slots * -(-max_len // config.block_size)
+    def __init__(
+        self, config: DecoderConfig, max_model_len: int, lookahead: int, vocab_size: int, device: torch.device
+    ) -> None:
+        slots, max_len = config.max_num_seqs, max_model_len + lookahead
+        blocks = config.num_blocks
+        if blocks is None:
+            blocks = slots * -(-max_len // config.block_size)
         self.pool = PagePool(slots, max_len, config.block_size, blocks, device)
         self.lookahead, self.vocab_size, self.device = lookahead, vocab_size, device
 

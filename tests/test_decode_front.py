@@ -187,6 +187,9 @@ def test_parameters_that_do_not_fit_the_prompts():
         ({"max_tokens": 0}, "max_tokens must be"),
         ({"min_tokens": 17}, "min_tokens must be from 0 to max_tokens"),
         ({"seed": 2**63}, "seed must fit"),
+        ({"max_tokens": 2.5}, "max_tokens must be an integer, got 2.5"),
+        ({"max_tokens": None}, "max_tokens must be an integer, got None"),
+        ({"stop_token_ids": [1.5]}, "stop_token_ids must be integers"),
     ],
 )
 def test_bad_sampling_params(options, message):
@@ -206,6 +209,7 @@ def test_bad_sampling_params(options, message):
         ({"tree_topk": 2, "tree_depth": 2}, "need a draft model"),
         ({"draft_model": "x", "tree_topk": 1, "tree_depth": 2}, "has 2 drafts; num_speculative_tokens=3"),
         ({"prompt_lookup_min": 4}, "prompt_lookup_min <= prompt_lookup_max"),
+        ({"draft_model": "x", "tree_topk": 2.0, "tree_depth": 2}, "tree_topk must be an integer, got 2.0"),
     ],
 )
 def test_bad_speculative_config(options, message):
@@ -217,6 +221,10 @@ def test_bad_speculative_config(options, message):
     ("options", "message"),
     [
         ({"max_num_seqs": 0}, "max_num_seqs must be 1 or more"),
+        ({"num_blocks": 0}, "num_blocks must be 1 or more"),
+        ({"num_blocks": -1}, "num_blocks must be 1 or more"),
+        ({"block_size": 16.0}, "block_size must be an integer, got 16.0"),
+        ({"max_model_len": 513}, "max_model_len=513 is more than the target has .* max_position_embeddings=512"),
         ({"rule": "hopeful"}, "unknown rule 'hopeful'"),
         ({"rule": "recursive"}, "'recursive' is not one for the chain"),
         ({"compile": True, "measure": True}, "compile and measure exclude each other"),
@@ -234,6 +242,19 @@ def test_rules_and_adaptive_lengths_that_do_not_suit_the_drafter():
         SpeculativeDecoder(model, tree, DecoderConfig(rule="block"))
     with pytest.raises(ValueError, match="adaptive draft length and a drafter of trees"):
         SpeculativeDecoder(model, tree, DecoderConfig(adaptive=True))
+
+
+def test_a_tree_wider_than_the_vocabulary():
+    with pytest.raises(ValueError, match="topk=62 is more than the draft model's vocabulary of 61"):
+        DraftTree(make_model(), 4, topk=62, depth=1)
+
+
+def test_the_length_of_a_model_is_the_default_and_scaled_rope_has_no_limit():
+    assert SpeculativeDecoder(make_model()).max_model_len == 512
+    assert SpeculativeDecoder(make_model(max_position_embeddings=4096)).max_model_len == 2048
+    rope = {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0}
+    scaled = make_model(rope_scaling=rope, rope_parameters=rope)
+    assert SpeculativeDecoder(scaled, None, DecoderConfig(max_model_len=513)).max_model_len == 513
 
 
 def test_draft_and_target_with_different_tokenizers(folders):

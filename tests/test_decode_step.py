@@ -132,7 +132,7 @@ def committed(decoder: SpeculativeDecoder, slot: int) -> list[torch.Tensor]:
 
 
 def test_after_every_step_the_cache_is_that_of_a_fresh_prefill():
-    steps, model = 300, make_model("mistral")
+    steps, model = 300, make_model("mistral", max_position_embeddings=1024)
     prompts, max_tokens = random_prompts([13, 6]), 3 * steps
     config = DecoderConfig(max_num_seqs=2, max_model_len=32 + max_tokens, block_size=8)
     decoder = SpeculativeDecoder(model, DraftTree(similar_model(model), 5, topk=2, depth=2), config)

@@ -146,6 +146,9 @@ class DraftTree(_ModelDrafter):
         most = topk + (depth - 1) * topk**2
         if topk < 1 or depth < 1 or num_draft > most:
             raise ValueError(f"num_draft={num_draft} is more than the {most} nodes of topk={topk} and depth={depth}")
+        vocab_size = model.config.get_text_config().vocab_size
+        if topk > vocab_size:
+            raise ValueError(f"topk={topk} is more than the draft model's vocabulary of {vocab_size}")
         # Fed again: all that one step may have accepted, and the root. Ahead: where a level's nodes start.
         super().__init__(model, num_draft, refed=depth + 1, tokens_ahead=range(0, (depth - 1) * topk, topk))
         self.topk, self.depth, self.lookahead = topk, depth, (depth - 1) * topk

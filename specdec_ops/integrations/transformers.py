@@ -225,6 +225,13 @@ def rope_types(config: Any) -> set[str]:
     return {group.get("rope_type", group.get("type", "default")) for group in groups}
 
 
+def num_positions(model: PreTrainedModel) -> int | None:
+    """How many positions the model has; None where it depends on a scaling of RoPE, or there is no limit."""
+    config = model.config.get_text_config()
+    scaled = rope_types(config) - {"default", "llama3", "longrope"}  # these count theirs in the configuration
+    return None if scaled else getattr(config, "max_position_embeddings", None)
+
+
 # What `SamplingParams` and the decoder do themselves; anything else would be lost and is refused.
 PROCESSORS = {
     "TemperatureLogitsWarper",
