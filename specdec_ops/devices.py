@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ TRITON_DEVICES = ("CUDA", "PrivateUse1")
 
 _library = torch.library.Library("specdec", "IMPL")
 _served: set[tuple[str, str]] = set()
+why_no_npu: str | None = "they are not in this build"  # the Ascend C kernels; None once they serve
 
 
 def _kernel(name: str) -> Callable[..., Any]:
@@ -23,11 +25,21 @@ def _kernel(name: str) -> Callable[..., Any]:
 
 
 def load_npu() -> None:
-    """Loads the Ascend C kernels, where they were built and torch_npu is installed."""
+    """Loads the Ascend C kernels, where they were built and torch_npu is installed; `why_no_npu` says why not."""
+    global why_no_npu
     library = Path(__file__).with_name("_npu.so")
-    if library.exists() and importlib.util.find_spec("torch_npu") is not None:
+    if not library.exists():
+        return
+    if importlib.util.find_spec("torch_npu") is None:
+        why_no_npu = "they are in this build, and torch_npu is not installed"
+        return
+    try:
         importlib.import_module("torch_npu")  # it loads what the library is linked with
         torch.ops.load_library(str(library))
+        why_no_npu = None
+    except Exception as error:  # whatever it is, the CPU's operators do without
+        why_no_npu = f"they are in this build and could not be loaded: {type(error).__name__}: {error}"
+        warnings.warn(f"specdec_ops does without its NPU kernels: {why_no_npu}", stacklevel=2)
 
 
 def register_triton(names: list[str]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from specdec_ops import __all__ as exported
+from specdec_ops import devices
 from specdec_ops.devices import TRITON_DEVICES, triton_serves
 
 OPERATORS = [name for name in exported if name != "check"]
@@ -24,12 +25,14 @@ def installed(package: str) -> str | None:
         return None
 
 
-def cann() -> str | None:
-    """Where CANN's toolkit is, and whether its compiler can be called."""
-    home = os.environ.get("ASCEND_TOOLKIT_HOME") or os.environ.get("ASCEND_HOME_PATH")
-    if home is None or not Path(home).is_dir():
-        return None
-    return f"{home}, {'with' if shutil.which('bisheng') else 'without'} bisheng on PATH"
+def cann() -> str:
+    """Where CANN's toolkit is, and its compiler, both looked for where `setup.py` does."""
+    variable = os.environ.get("ASCEND_HOME_PATH")
+    home = Path(variable or "/usr/local/Ascend/cann")
+    folders = [*home.glob("*/ccec_compiler/bin"), home / "bin", *os.get_exec_path()]
+    bisheng = shutil.which("bisheng", path=os.pathsep.join(map(str, folders))) or "not found"
+    found = "" if home.is_dir() else f"not found, {'ASCEND_HOME_PATH names' if variable else 'looked in'} "
+    return f"{found}{home}; its compiler bisheng: {bisheng}"
 
 
 def present(device: str) -> str:
@@ -44,19 +47,23 @@ def backend(operator: str, device: str) -> tuple[str, str]:
     key = DEVICES[device]
     if torch._C._dispatch_has_kernel_for_dispatch_key(f"specdec::{operator}", key):
         if triton_serves(operator, key):
-            return "Triton", "there are no native kernels in this build, and Triton is installed"
+            return "Triton", f"{no_native(device)}; Triton is installed"
         return "native", "its kernels are in this build"
-    reason = "there are no native kernels in this build"
+    reason = no_native(device)
     if key in TRITON_DEVICES:
-        reason += f", and {'triton-ascend' if device == 'npu' else 'triton'} is not installed"
+        reason += f"; {'triton-ascend' if device == 'npu' else 'triton'} is not installed"
     return "none", reason
+
+
+def no_native(device: str) -> str:
+    return f"no native kernels: {devices.why_no_npu if device == 'npu' else 'they are not in this build'}"
 
 
 def report() -> Iterator[str]:
     yield f"Python {platform.python_version()}, {platform.machine()}"
     for package in PACKAGES:
         yield f"{package}: {installed(package) or 'not installed'}"
-    yield f"CANN: {cann() or 'not found (ASCEND_TOOLKIT_HOME names no folder)'}"
+    yield f"CANN: {cann()}"
     for device in DEVICES:
         yield ""
         yield f"on {device} ({present(device)}):"

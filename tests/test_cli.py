@@ -10,7 +10,7 @@ import pytest
 import torch
 from tiny_models import byte_tokenizer, greedy, make_model, similar_model
 
-from specdec_ops import doctor, plan, sweep
+from specdec_ops import devices, doctor, plan, sweep
 from specdec_ops.cli import main
 from specdec_ops.config import SamplingParams, SpeculativeConfig
 from specdec_ops.llm import LLM
@@ -225,10 +225,38 @@ def test_doctor_tells_which_kernels_run_and_why(capsys, monkeypatch):
     assert doctor.backend("verify_chain", "npu")[0] == "native"
     assert doctor.backend("verify_chain", "cuda") == (
         "none",
-        "there are no native kernels in this build, and triton is not installed",
+        "no native kernels: they are not in this build; triton is not installed",
     )
-    monkeypatch.setenv("ASCEND_TOOLKIT_HOME", "/")
-    assert "CANN: /, with" in "\n".join(doctor.report())
+
+
+def test_doctor_finds_cann_where_the_build_does(tmp_path, monkeypatch):
+    monkeypatch.setenv("ASCEND_HOME_PATH", str(tmp_path / "absent"))
+    line = f"CANN: not found, ASCEND_HOME_PATH names {tmp_path}/absent; its compiler bisheng: not found"
+    assert line in doctor.report()
+    bisheng = tmp_path / "aarch64-linux/ccec_compiler/bin/bisheng"
+    bisheng.parent.mkdir(parents=True)
+    bisheng.touch(0o755)
+    monkeypatch.setenv("ASCEND_HOME_PATH", str(tmp_path))
+    assert doctor.cann() == f"{tmp_path}; its compiler bisheng: {bisheng}"
+
+
+@pytest.mark.parametrize("installed", [False, True])
+def test_npu_kernels_that_cannot_be_loaded(installed, tmp_path, monkeypatch):
+    """The library is there; torch_npu is absent, or cannot be imported, as where CANN's environment is not set."""
+    monkeypatch.setattr(devices, "__file__", str(tmp_path / "devices.py"))
+    monkeypatch.setattr(devices, "why_no_npu", None)
+    monkeypatch.setattr(torch._C, "_dispatch_has_kernel_for_dispatch_key", lambda name, key: False)
+    (tmp_path / "_npu.so").touch()
+    if not installed:
+        monkeypatch.setattr(devices.importlib.util, "find_spec", lambda name: None)
+        devices.load_npu()
+        assert "torch_npu is not installed" in doctor.backend("verify_chain", "npu")[1]
+        return
+    (tmp_path / "torch_npu.py").write_text("raise ImportError('libhccl.so: cannot open shared object file')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.warns(UserWarning, match=r"does without its NPU kernels: .*ImportError: libhccl\.so"):
+        devices.load_npu()
+    assert "could not be loaded: ImportError: libhccl.so" in doctor.backend("verify_chain", "npu")[1]
 
 
 @pytest.mark.parametrize(
