@@ -26,6 +26,9 @@ def _require_integers(config: Any) -> None:
 class SamplingParams:
     """How the tokens of one request are chosen.
 
+    Of vLLM's parameters of the same name these are served and no others: not `n`, penalties, `logit_bias`, `bad_words`,
+    allowed tokens, structured outputs, `prompt_logprobs`, nor `stop`, strings that end the text (stop tokens do).
+
     Args:
         temperature: 0 is greedy.
         top_k: keep this many likeliest tokens; 0 or -1 keeps all.
@@ -36,7 +39,8 @@ class SamplingParams:
         min_tokens: no end-of-sequence or stop token before this many.
         stop_token_ids: stop after one of these, besides the model's own end-of-sequence tokens.
         ignore_eos: do not stop at the model's end-of-sequence tokens.
-        logprobs: return the log-probability of every token, under the processed distribution that it was chosen from.
+        logprobs: return the log-probability of every token, under the processed distribution that it was chosen from;
+            a bool, for there are none of other tokens.
     """
 
     temperature: float = 1.0
@@ -66,6 +70,7 @@ class SamplingParams:
             0 <= self.min_tokens <= self.max_tokens,
             f"min_tokens must be from 0 to max_tokens ({self.max_tokens}), got {self.min_tokens}",
         )
+        _require(isinstance(self.logprobs, bool), f"logprobs must be True or False, got {self.logprobs!r}")
         _require(self.seed is None or -(2**63) <= self.seed < 2**63, f"seed must fit into 64 bits, got {self.seed}")
 
 

@@ -1,9 +1,10 @@
 """The familiar front: text in, text out."""
 
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from importlib.util import find_spec
+from numbers import Integral
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ import torch
 from specdec_ops.config import DecoderConfig, SamplingParams, SpeculativeConfig
 from specdec_ops.decode import SpeculativeDecoder
 from specdec_ops.drafters import Drafter, DraftModel, DraftTree, MedusaHeads, PromptLookup
-from specdec_ops.request import Metrics, Request
+from specdec_ops.request import Chunk, Metrics, Request
 
 Prompt = str | Sequence[int]
 Params = SamplingParams | Sequence[SamplingParams] | None
@@ -40,7 +41,8 @@ class LLM:
     Args:
         model: a transformers model, the folder of one, or a GGUF file.
         tokenizer: a transformers tokenizer; None loads the one beside the model. Without one, prompts are token ids.
-        speculative_config: where drafts come from; None decodes plainly.
+        speculative_config: where drafts come from; None decodes plainly. Or a dict of its fields, in which `model` may
+            stand for `draft_model`, as in vLLM's.
         tensor_parallel_size: processes that share the model, started by `torchrun --nproc-per-node N`.
         dtype: of models that are loaded here.
         device: for models that are loaded here; None is the accelerator if there is one. Processes that share a model
@@ -56,7 +58,7 @@ class LLM:
         model: Any,
         *,
         tokenizer: Any = None,
-        speculative_config: SpeculativeConfig | None = None,
+        speculative_config: SpeculativeConfig | Mapping[str, Any] | None = None,
         tensor_parallel_size: int = 1,
         dtype: str | torch.dtype = "auto",
         device: str | torch.device | None = None,
@@ -73,7 +75,7 @@ class LLM:
             "shards": num_processes(),
         }
         self.tokenizer = load_tokenizer(model) if tokenizer is None else tokenizer
-        spec = speculative_config
+        spec = make_speculative_config(speculative_config)
         if spec is not None and spec.draft_model is not None:
             check_same_tokenizer(self.tokenizer, load_tokenizer(spec.draft_model))
         if spec is not None:
@@ -93,22 +95,24 @@ class LLM:
         return [self._output(prompt, request) for prompt, request in zip(prompts, requests, strict=True)]
 
     def stream(self, prompts: Prompt | Sequence[Prompt], sampling_params: Params = None) -> Iterator[TextChunk]:
-        """Yields text as it is accepted, as far as it ends in whole characters."""
+        """Gives text as it is accepted, as far as it ends in whole characters; refuses bad arguments at once."""
         prompts = self._listed(prompts)
         params = self._seeded(sampling_params, len(prompts))
         chunks = self.decoder.stream([self._encode(prompt) for prompt in prompts], params)
-        texts = [TextStream(self.tokenizer) for _ in prompts]
+        return self._texts(chunks, [TextStream(self.tokenizer) for _ in prompts])
+
+    def _texts(self, chunks: Iterator[Chunk], texts: list["TextStream"]) -> Iterator[TextChunk]:
         for request, tokens, _ in chunks:
             text = texts[request.index].extend(tokens, last=request.finish_reason is not None)
             yield TextChunk(request.index, text, tokens)
 
     def _listed(self, prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-        one = isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int))
+        one = isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], Integral))
         return [prompts] if one else list(prompts)  # type: ignore[list-item, arg-type]
 
     def _encode(self, prompt: Prompt) -> list[int]:
         if not isinstance(prompt, str):
-            return list(prompt)
+            return [int(token) for token in prompt]
         if self.tokenizer is None:
             raise ValueError("there is no tokenizer beside the model: pass tokenizer=... or prompts of token ids")
         return self.tokenizer(prompt)["input_ids"]
@@ -150,6 +154,17 @@ class TextStream:
 
     def _decode(self, tokens: list[int]) -> str:
         return self.tokenizer.decode(tokens, skip_special_tokens=True)
+
+
+def make_speculative_config(given: SpeculativeConfig | Mapping[str, Any] | None) -> SpeculativeConfig | None:
+    if given is None or isinstance(given, SpeculativeConfig):
+        return given
+    options = {"draft_model" if name == "model" else name: value for name, value in given.items()}
+    names = [field.name for field in fields(SpeculativeConfig)]
+    unknown = [name for name in options if name not in names]
+    if unknown:
+        raise ValueError(f"speculative_config has no {', '.join(unknown)}; its fields are {', '.join(names)}")
+    return SpeculativeConfig(**options)
 
 
 def num_processes() -> int:

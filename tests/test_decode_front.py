@@ -1,5 +1,10 @@
 """The fronts (`LLM`, transformers' `generate`) and what they refuse."""
 
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy
 import pytest
 import torch
 import transformers
@@ -62,8 +67,34 @@ def test_llm_takes_token_ids_and_one_prompt(folders):
     model = make_model()
     llm = LLM(model, max_num_seqs=1, max_model_len=32)
     assert llm.generate([1, 2, 3], GREEDY)[0].token_ids == greedy(model, [[1, 2, 3]], 12)[0]
+    assert llm.generate(numpy.array([1, 2, 3]), GREEDY)[0].prompt_token_ids == [1, 2, 3]
     with pytest.raises(ValueError, match="no tokenizer"):
         llm.generate("text")
+    with pytest.raises(ValueError, match="prompt 0 is empty"):
+        llm.stream([[]])
+
+
+def test_llm_takes_the_dict_of_vllm():
+    def make(**spec):
+        return LLM(make_model(), speculative_config=spec, max_num_seqs=1, max_model_len=32).decoder.drafter
+
+    assert isinstance(make(model=make_model(), num_speculative_tokens=2, method="draft_model"), DraftModel)
+    lookup = make(method="ngram", num_speculative_tokens=2, prompt_lookup_max=4, prompt_lookup_min=2)
+    assert isinstance(lookup, PromptLookup) and (lookup.num_draft, lookup.min_n, lookup.max_n) == (2, 2, 4)
+    with pytest.raises(ValueError, match=r"has no quantization; its fields are num_speculative_tokens, "):
+        make(num_speculative_tokens=2, quantization="fp8")
+
+
+def test_the_package_offers_the_front_and_stays_light():
+    program = """
+import sys, specdec_ops
+assert not {"transformers", "specdec_ops.llm", "specdec_ops.config"} & set(sys.modules)
+from specdec_ops import LLM, SamplingParams, SpeculativeConfig
+from specdec_ops import config, llm
+assert (LLM, SamplingParams, SpeculativeConfig) == (llm.LLM, config.SamplingParams, config.SpeculativeConfig)
+assert specdec_ops.__version__[0].isdigit() and not hasattr(specdec_ops, "absent")
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=Path(__file__).parents[1])
 
 
 @pytest.mark.parametrize("drafter", [None, PromptLookup(3)])
@@ -190,6 +221,7 @@ def test_parameters_that_do_not_fit_the_prompts():
         ({"max_tokens": 2.5}, "max_tokens must be an integer, got 2.5"),
         ({"max_tokens": None}, "max_tokens must be an integer, got None"),
         ({"stop_token_ids": [1.5]}, "stop_token_ids must be integers"),
+        ({"logprobs": 5}, "logprobs must be True or False, got 5"),
     ],
 )
 def test_bad_sampling_params(options, message):
