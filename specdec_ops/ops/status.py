@@ -1,5 +1,6 @@
 """The bits of the operators' `status` outputs: what was wrong with data that only the device sees."""
 
+import torch
 from torch import Tensor
 
 NOT_FINITE = 1
@@ -17,6 +18,12 @@ _MEANINGS = {
 }
 
 
+def _meaning(bits: int) -> str:
+    meanings = [meaning for bit, meaning in _MEANINGS.items() if bits & bit]
+    unknown = bits & ~sum(_MEANINGS)
+    return ", ".join(meanings + ([f"unknown bits {unknown:#x}"] if unknown else []))
+
+
 def check(status: Tensor) -> None:
     """Raise if an operator flagged a request. Reads `status` back, so it waits for the device.
 
@@ -24,12 +31,11 @@ def check(status: Tensor) -> None:
         status: int32 `[B]`, from `verify_chain`, `verify_tree`, `sample` or `blocks_reserve`.
 
     Raises:
+        ValueError: `status` has another shape or dtype.
         RuntimeError: a bit is set; the message names each flagged request and what its bits mean.
     """
-    flagged = [
-        f"request {request}: " + ", ".join(meaning for bit, meaning in _MEANINGS.items() if bits & bit)
-        for request, bits in enumerate(status.tolist())
-        if bits
-    ]
+    if status.ndim != 1 or status.dtype != torch.int32:
+        raise ValueError(f"status: expected int32 [B], got {status.dtype} {list(status.shape)}")
+    flagged = [f"request {request}: {_meaning(bits)}" for request, bits in enumerate(status.tolist()) if bits]
     if flagged:
         raise RuntimeError("bad data: " + "; ".join(flagged))

@@ -497,4 +497,9 @@ def test_check_names_the_requests():
     specdec_ops.check(torch.zeros(4, dtype=torch.int32))
     with pytest.raises(RuntimeError, match=r"request 1: .*NaN.*; request 3: .*no finite.*, .*vocabulary") as error:
         specdec_ops.check(torch.tensor([0, 1, 0, 6], dtype=torch.int32))
+    with pytest.raises(RuntimeError, match=r"request 0: a draft token .*, unknown bits 0x60$"):
+        specdec_ops.check(torch.tensor([0x64], dtype=torch.int32))
+    for status in (torch.zeros(2, 3, dtype=torch.int32), torch.zeros(2)):
+        with pytest.raises(ValueError, match=r"status: expected int32 \[B\], got "):
+            specdec_ops.check(status)
     assert "request 0" not in str(error.value) and "request 2" not in str(error.value)
