@@ -63,6 +63,24 @@ def test_a_step_reads_nothing_on_the_host(name, tmp_path):
         lambda x: x.nonzero(),
         lambda x: torch.equal(x, x),
         lambda x: 1 in x,
+        lambda x: x.to("cpu"),
+        lambda x: x.to(device="cpu"),
+        lambda x: x.clone().__setitem__(x > 0, x),
+        lambda x: x.clone().index_put_((x > 0,), x),
+        lambda x: x.index_put((x > 0,), x),
+        lambda x: x.repeat_interleave(x),
+        lambda x: torch.repeat_interleave(x),
+        lambda x: x.bincount(),
+        lambda x: x.unique(),
+        lambda x: x[None].unique(dim=1),
+        lambda x: x.unique_consecutive(),
+        lambda x: x[None].unique_consecutive(dim=1),
+        lambda x: torch.allclose(x, x),
+        lambda x: torch.tensor([x[0]]),
+        lambda x: torch.as_tensor([[1, x[0]]]),
+        lambda x: x.new_tensor([x[0]]),
+        lambda x: torch.full((2,), x[0]),
+        lambda x: torch.arange(x[0]),
     ],
 )
 def test_the_guard_fires(read):
@@ -70,6 +88,25 @@ def test_the_guard_fires(read):
     read(x)
     with no_host_reads(), pytest.raises(HostRead):
         read(x)
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda x: x.to(torch.float32).to(x.device).to(x),
+        lambda x: x.clone().__setitem__(x > 1, 0),
+        lambda x: x.clone().index_put_((x - 1,), x),
+        lambda x: x[x - 1],
+        lambda x: x.repeat_interleave(2),
+        lambda x: x.repeat_interleave(x, output_size=3),
+        lambda x: torch.tensor([[1, 2], [3, 4]]),
+        lambda x: torch.isclose(x, x),
+    ],
+)
+def test_the_guard_lets_device_work_pass(work):
+    x = torch.tensor([1, 2])
+    with no_host_reads():
+        work(x)
 
 
 @pytest.mark.parametrize("name", DRAFTERS)
