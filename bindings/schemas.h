@@ -5,6 +5,7 @@
 
 namespace specdec {
 
-void define_schemas(torch::Library& library);
+// Without `returns` every operator returns nothing.
+void define_schemas(torch::Library& library, bool returns = true);
 
 }  // namespace specdec

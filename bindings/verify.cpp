@@ -6,6 +6,9 @@
 
 namespace specdec {
 
+namespace {
+
+// What verify_chain and verify_tree have in common.
 void check_verify(const VerifyTensors& tensors, int64_t max_nodes) {
   const at::Tensor& target = tensors.target_logits;
   check_logits("target_logits", target, kAny, kAny, target);
@@ -20,6 +23,7 @@ void check_verify(const VerifyTensors& tensors, int64_t max_nodes) {
   check_sampling(tensors.sampling, batch, target);
 }
 
+// The position of `rule` among `allowed`.
 int64_t check_rule(c10::string_view rule, std::initializer_list<c10::string_view> allowed) {
   const auto found = std::find(allowed.begin(), allowed.end(), rule);
   if (found == allowed.end()) {
@@ -28,6 +32,20 @@ int64_t check_rule(c10::string_view rule, std::initializer_list<c10::string_view
     TORCH_CHECK_VALUE(false, "rule: expected one of ", names, ", got ", rule);
   }
   return found - allowed.begin();
+}
+
+}  // namespace
+
+int64_t check_verify_chain(const VerifyTensors& tensors, c10::string_view rule, int64_t max_nodes) {
+  check_verify(tensors, max_nodes);
+  return check_rule(rule, {"rejection", "block", "typical", "strict"});
+}
+
+int64_t check_verify_tree(const VerifyTensors& tensors, const at::Tensor& parents, c10::string_view rule,
+                          int64_t max_nodes) {
+  check_verify(tensors, max_nodes);
+  check_dense("parents", parents, {tensors.target_logits.size(0)}, {at::kInt}, tensors.target_logits);
+  return check_rule(rule, {"target_only", "recursive", "traversal", "typical"});
 }
 
 }  // namespace specdec

@@ -14,10 +14,9 @@ struct VerifyTensors {
   SamplingTensors sampling;
 };
 
-// What verify_chain and verify_tree have in common.
-void check_verify(const VerifyTensors& tensors, int64_t max_nodes);
-
-// The position of `rule` among `allowed`.
-int64_t check_rule(c10::string_view rule, std::initializer_list<c10::string_view> allowed);
+// Both return the position of `rule` among those of the operator, in the order of its docstring.
+int64_t check_verify_chain(const VerifyTensors& tensors, c10::string_view rule, int64_t max_nodes);
+int64_t check_verify_tree(const VerifyTensors& tensors, const at::Tensor& parents, c10::string_view rule,
+                          int64_t max_nodes);
 
 }  // namespace specdec

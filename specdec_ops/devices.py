@@ -16,8 +16,12 @@ _served: set[tuple[str, str]] = set()
 why_no_npu: str | None = "they are not in this build"  # the Ascend C kernels; None once they serve
 
 
-def _kernel(name: str) -> Callable[..., Any]:
+def triton_kernel(name: str) -> Callable[..., Any]:
+    """The operator as the dispatcher calls it: the host checks of all backends, then the Triton kernels."""
+    check = getattr(torch.ops.specdec_check, name).default
+
     def call(*args: Any, **kwargs: Any) -> Any:
+        check(*args, **kwargs)
         # Imported at the first call: importing Triton takes a second that users of the CPU need not spend.
         return getattr(importlib.import_module("specdec_ops.triton"), name)(*args, **kwargs)
 
@@ -49,7 +53,7 @@ def register_triton(names: list[str]) -> None:
     for name in names:
         for key in TRITON_DEVICES:
             if not torch._C._dispatch_has_kernel_for_dispatch_key(f"specdec::{name}", key):
-                _library.impl(name, _kernel(name), key)
+                _library.impl(name, triton_kernel(name), key)
                 _served.add((name, key))
 
 

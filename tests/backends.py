@@ -3,11 +3,14 @@
 import importlib.util
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 
 import specdec_ops.reference
+from specdec_ops.devices import triton_kernel
 
 # Whose kernels are interpreted, as Python or instruction by instruction: a block costs what an element costs elsewhere.
 INTERPRETED = {"sim"} | ({"triton"} if importlib.util.find_spec("ascendnpuir") is None else set())
@@ -53,7 +56,7 @@ def _triton() -> Any:
         importlib.import_module("native").install()
     else:
         importlib.import_module("interpreter")
-    return importlib.import_module("specdec_ops.triton")
+    return SimpleNamespace(**{name: triton_kernel(name) for name in specdec_ops.reference.__all__})
 
 
 # name -> (operators, or the reason why there are none; device)
@@ -65,3 +68,8 @@ BACKENDS = {
     "npu": (_accelerator("npu"), "npu"),
     "cuda": (_accelerator("cuda"), "cuda"),
 }
+
+# The reference has no host checks, and is a slow loop over float64.
+without_reference = pytest.mark.parametrize(
+    "backend", [name for name in BACKENDS if name != "reference"], indirect=True
+)

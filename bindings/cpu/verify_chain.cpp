@@ -14,9 +14,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> verify_chain(
     double posterior_threshold, double posterior_alpha, int64_t max_nodes) {
   const VerifyTensors tensors{
       target_logits, tokens, cu_nodes, uniforms, draft_logits, draft_temperature, {temperature, top_k, top_p, min_p}};
-  check_verify(tensors, max_nodes);
   cpu::VerifyChainParams params;
-  params.rule = cpu::ChainRule(check_rule(rule, {"rejection", "block", "typical", "strict"}));
+  params.rule = cpu::ChainRule(check_verify_chain(tensors, rule, max_nodes));
   params.posterior_threshold = posterior_threshold;
   params.posterior_alpha = posterior_alpha;
   set_inputs(&params, tensors, max_nodes);

@@ -15,10 +15,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> verify_tr
     int64_t max_nodes) {
   const VerifyTensors tensors{
       target_logits, tokens, cu_nodes, uniforms, draft_logits, draft_temperature, {temperature, top_k, top_p, min_p}};
-  check_verify(tensors, max_nodes);
-  check_dense("parents", parents, {target_logits.size(0)}, {at::kInt}, target_logits);
   cpu::VerifyTreeParams params;
-  params.rule = cpu::TreeRule(check_rule(rule, {"target_only", "recursive", "traversal", "typical"}));
+  params.rule = cpu::TreeRule(check_verify_tree(tensors, parents, rule, max_nodes));
   params.posterior_threshold = posterior_threshold;
   params.posterior_alpha = posterior_alpha;
   params.parents = parents.const_data_ptr<int32_t>();

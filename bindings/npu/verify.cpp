@@ -66,11 +66,10 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> verify_chain(
     double posterior_threshold, double posterior_alpha, int64_t max_nodes) {
   const VerifyTensors tensors{
       target_logits, tokens, cu_nodes, uniforms, draft_logits, draft_temperature, {temperature, top_k, top_p, min_p}};
-  check_verify(tensors, max_nodes);
+  const int64_t position = check_verify_chain(tensors, rule, max_nodes);
   constexpr ascendc::VerifyRule kRules[] = {ascendc::kRecursive, ascendc::kTraversal, ascendc::kTypical,
                                             ascendc::kStrict};
-  Outputs out = verify("specdec::verify_chain", tensors, std::nullopt,
-                       kRules[check_rule(rule, {"rejection", "block", "typical", "strict"})],
+  Outputs out = verify("specdec::verify_chain", tensors, std::nullopt, kRules[position],
                        {posterior_threshold, posterior_alpha}, max_nodes);
   return {out.tokens, out.num_accepted, out.logprobs, out.status};
 }
@@ -83,12 +82,10 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> verify_tr
     int64_t max_nodes) {
   const VerifyTensors tensors{
       target_logits, tokens, cu_nodes, uniforms, draft_logits, draft_temperature, {temperature, top_k, top_p, min_p}};
-  check_verify(tensors, max_nodes);
-  check_dense("parents", parents, {target_logits.size(0)}, {at::kInt}, target_logits);
+  const int64_t position = check_verify_tree(tensors, parents, rule, max_nodes);
   constexpr ascendc::VerifyRule kRules[] = {ascendc::kTargetOnly, ascendc::kRecursive, ascendc::kTraversal,
                                             ascendc::kTypical};
-  Outputs out = verify("specdec::verify_tree", tensors, parents,
-                       kRules[check_rule(rule, {"target_only", "recursive", "traversal", "typical"})],
+  Outputs out = verify("specdec::verify_tree", tensors, parents, kRules[position],
                        {posterior_threshold, posterior_alpha}, max_nodes);
   return {out.tokens, out.num_accepted, out.path, out.logprobs, out.status};
 }

@@ -1,7 +1,7 @@
 """The operators as Triton kernels: one source for Ascend NPUs (triton-ascend) and CUDA (triton).
 
 Every function has the name, the arguments and the mutations of its operator in `torch.ops.specdec`. They expect
-arguments that its host checks have passed.
+arguments that its host checks have passed: `specdec_ops.devices.triton_kernel` calls both.
 """
 
 from specdec_ops.triton.kv_cache import blocks_release, blocks_reserve, kv_append, kv_rollback, kv_truncate

@@ -302,7 +302,8 @@ def row_records(
     """float32 `[B * max_nodes, FIELDS]`: the record of each node's row; that of an absent node is undefined."""
     device = device_of(logits)
     rows, vocab = logits.shape
-    assert vocab <= MAX_VOCAB, f"a vocabulary of {vocab} is more than the {MAX_VOCAB} that float32 counts exactly"
+    if vocab > MAX_VOCAB:
+        raise ValueError(f"vocabulary: expected at most {MAX_VOCAB}, which float32 counts exactly, got {vocab}")
     block = min(triton.next_power_of_2(max(vocab, 16)), device.vector_block(live=6))
     chunks = triton.cdiv(vocab, block)
     slots = (cu_nodes.shape[0] - 1) * max_nodes

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from backends import without_reference
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -368,10 +369,11 @@ def test_corrupt_pools_stay_in_bounds(backend, data):
 # arguments, tracing
 
 
-def test_bad_arguments():
-    cache, table, lens, cu = torch.zeros(4, 2, 3, 8), ints([[0], [1]]), ints([0, 0]), ints([0, 1, 2])
-    k = torch.zeros(2, 3, 8)
-    append = specdec_ops.kv_append
+@without_reference
+def test_bad_arguments(backend):
+    table, lens, cu = on(backend, ints([[0], [1]]), ints([0, 0]), ints([0, 1, 2]))
+    cache, k = on(backend, torch.zeros(4, 2, 3, 8), torch.zeros(2, 3, 8))
+    append = backend.kv_append
     with pytest.raises(ValueError, match=r"^k: expected shape \[2, 3, 8\], got \[2, 3, 7\]"):
         append(k[..., :7], k, cache, cache, table, lens, cu)
     with pytest.raises(ValueError, match=r"^v: expected dtype float32, got float16"):
@@ -382,23 +384,23 @@ def test_bad_arguments():
         append(k.mT.contiguous().mT, k, cache, cache, table, lens, cu)
     with pytest.raises(ValueError, match=r"^cu_nodes: expected shape \[3\], got \[2\]"):
         append(k, k, cache, cache, table, lens, cu[:2])
-    rollback = specdec_ops.kv_rollback
+    rollback = backend.kv_rollback
     with pytest.raises(ValueError, match=r"^caches\[1\]: expected the blocks and block_size of caches\[0\], \[4, 2\]"):
         rollback([cache, cache[:3]], table, lens, lens)
     with pytest.raises(ValueError, match=r"^caches\[1\]: expected contiguous rows"):
-        rollback([cache, torch.zeros(4, 2, 8, 3).mT], table, lens, lens)
+        rollback([cache, cache.mT.contiguous().mT], table, lens, lens)
     with pytest.raises(ValueError, match=r"^caches\[0\]: expected shape \[blocks, block_size, ...\], got \[4\]"):
         rollback([cache[:, 0, 0, 0]], table, lens, lens)
     with pytest.raises(ValueError, match=r"^num_accepted: expected dtype int32, got int64"):
         rollback([cache], table, lens, lens.long())
     with pytest.raises(ValueError, match=r"^path: expected shape"):
-        rollback([cache], table, lens, lens, torch.zeros(2, 0, dtype=torch.int32))
+        rollback([cache], table, lens, lens, table[:, :0])
     with pytest.raises(ValueError, match=r"^new_lens: expected shape \[2\], got \[3\]"):
-        specdec_ops.kv_truncate(lens, cu)
+        backend.kv_truncate(lens, cu)
     with pytest.raises(ValueError, match=r"^block_size: expected 1 to 2147483647, got 0"):
-        specdec_ops.blocks_reserve(table, lens, lens[:1], lens, lens, 0)
+        backend.blocks_reserve(table, lens, lens[:1], lens, lens, 0)
     with pytest.raises(ValueError, match=r"^num_free: expected shape \[1\], got \[2\]"):
-        specdec_ops.blocks_release(table, lens, lens, lens, 4)
+        backend.blocks_release(table, lens, lens, lens, 4)
 
 
 def _arguments():

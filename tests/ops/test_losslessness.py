@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
-from backends import BACKENDS
+from backends import without_reference
 from scipy.stats import chi2
 from torch import Tensor
 
@@ -124,7 +124,7 @@ def test_the_reference_exactly(rule, parents, random_drafts):
     assert (joint - model.continuation(p, (), length)).abs().max() < 1e-14
 
 
-# ---- The backends, by chi-square
+# ---- The backends, by chi-square; the reference, a millisecond a request, is integrated exactly above
 
 
 @dataclass
@@ -262,8 +262,6 @@ def operator(backend, rule: str) -> Callable[..., tuple[Tensor, ...]]:
     return backend.verify_tree if rule in TREE_LOSSLESS else backend.verify_chain
 
 
-# The reference takes a millisecond a request; it is integrated exactly above.
-each_backend = pytest.mark.parametrize("backend", [name for name in BACKENDS if name != "reference"], indirect=True)
 each_rule = pytest.mark.parametrize("rule", CHAIN_LOSSLESS + TREE_LOSSLESS)
 MIXED = [Setting(), Setting(0.7, top_k=4, top_p=0.9, min_p=0.02, draft_temperature=0.6), Setting(temperature=0)]
 
@@ -272,7 +270,7 @@ def shape_for(rule: str) -> list[int]:
     return TREE if rule in TREE_LOSSLESS else CHAIN
 
 
-@each_backend
+@without_reference
 @each_rule
 @pytest.mark.parametrize(
     ("settings", "vocab", "random_drafts"), [(MIXED, 5, True), (MIXED[:1], 5, False), (MIXED[:1], 16, True)]
@@ -283,7 +281,7 @@ def test_lossless(backend, rule, settings, vocab, random_drafts):
     assert min(experiment.p_values(operator(backend, rule), backend.device)) > 1e-4
 
 
-@each_backend
+@without_reference
 @pytest.mark.parametrize("rule", TREE_LOSSLESS)
 def test_lossless_on_a_chain(backend, rule):
     assert min(Experiment(CHAIN, rule).p_values(backend.verify_tree, backend.device)) > 1e-4
@@ -294,7 +292,7 @@ def test_lossless_on_a_chain(backend, rule):
 FAULT = 1e-12
 
 
-@each_backend
+@without_reference
 @each_rule
 def test_a_uniform_used_twice_is_rejected(backend, rule):
     def verify(*inputs, **options):
@@ -305,7 +303,7 @@ def test_a_uniform_used_twice_is_rejected(backend, rule):
     assert Experiment(CHAIN[:2], rule).p_values(verify, backend.device)[0] < FAULT
 
 
-@each_backend
+@without_reference
 @pytest.mark.parametrize("rule", ["rejection", "block", "recursive", "traversal"])
 def test_q_without_the_draft_temperature_is_rejected(backend, rule):
     def verify(*inputs, draft_temperature, **options):
@@ -314,7 +312,7 @@ def test_q_without_the_draft_temperature_is_rejected(backend, rule):
     assert Experiment(shape_for(rule), rule, likeness=1).p_values(verify, backend.device)[0] < FAULT
 
 
-@each_backend
+@without_reference
 def test_duplicate_siblings_are_rejected(backend):
     experiment = Experiment(TREE, "target_only", replacement=True)
     assert experiment.p_values(backend.verify_tree, backend.device)[0] < FAULT

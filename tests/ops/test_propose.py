@@ -1,5 +1,6 @@
 import pytest
 import torch
+from backends import without_reference
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -68,19 +69,21 @@ def test_the_batch_and_the_threads_do_not_matter():
         assert torch.equal(alone[0][0], tokens[b])
 
 
-def test_bad_arguments():
-    history, lengths = torch.zeros(2, 4, dtype=torch.int64), torch.zeros(2, dtype=torch.int32)
+@without_reference
+def test_bad_arguments(backend):
+    history = torch.zeros(2, 4, dtype=torch.int64, device=backend.device)
+    lengths = torch.zeros(2, dtype=torch.int32, device=backend.device)
     limits = {"min_n": 1, "max_n": 3, "num_draft": 2}
     with pytest.raises(ValueError, match=r"^history: expected dtype int64, got int32"):
-        specdec_ops.ngram_propose(history.int(), lengths, **limits)
+        backend.ngram_propose(history.int(), lengths, **limits)
     with pytest.raises(ValueError, match=r"^lengths: expected shape \[2\], got \[1\]"):
-        specdec_ops.ngram_propose(history, lengths[:1], **limits)
+        backend.ngram_propose(history, lengths[:1], **limits)
     with pytest.raises(ValueError, match=r"^min_n: expected 1 to 2147483647, got 0"):
-        specdec_ops.ngram_propose(history, lengths, **{**limits, "min_n": 0})
+        backend.ngram_propose(history, lengths, **{**limits, "min_n": 0})
     with pytest.raises(ValueError, match=r"^max_n: expected 4 to 2147483647, got 3"):
-        specdec_ops.ngram_propose(history, lengths, **{**limits, "min_n": 4})
+        backend.ngram_propose(history, lengths, **{**limits, "min_n": 4})
     with pytest.raises(ValueError, match=r"^num_draft: expected 0 to 2147483647, got -1"):
-        specdec_ops.ngram_propose(history, lengths, **{**limits, "num_draft": -1})
+        backend.ngram_propose(history, lengths, **{**limits, "num_draft": -1})
 
 
 def test_opcheck_and_compile():

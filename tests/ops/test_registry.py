@@ -36,6 +36,8 @@ def test_every_schema_is_public():
 def test_kernels_are_registered(name):
     for key in ("CPU", "Meta"):
         assert torch._C._dispatch_has_kernel_for_dispatch_key(f"specdec::{name}", key), f"no {key} kernel"
+    key = "CompositeImplicitAutograd"
+    assert torch._C._dispatch_has_kernel_for_dispatch_key(f"specdec_check::{name}", key), "no host checks"
 
 
 @pytest.mark.parametrize("name", sorted(SCHEMAS))

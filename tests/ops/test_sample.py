@@ -5,17 +5,13 @@ from typing import Any
 
 import pytest
 import torch
-from backends import BACKENDS
+from backends import without_reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import specdec_ops
 from specdec_ops.reference.distribution import processed
 
-# The reference is a loop over rows of float64: nothing to show where that is what is tested.
-without_reference = pytest.mark.parametrize(
-    "backend", [name for name in BACKENDS if name != "reference"], indirect=True
-)
 INF, NAN = math.inf, math.nan
 LAST_UNIFORM = 1 - 2**-24
 
@@ -435,21 +431,25 @@ def test_opcheck_and_compile():
     assert torch.equal(torch.compile(step, fullgraph=True, backend="aot_eager")(rows, uniforms), step(rows, uniforms))
 
 
-def test_bad_arguments():
-    rows, uniforms = torch.randn(3, 11), torch.rand(3)
+@without_reference
+def test_bad_arguments(backend):
+    rows, uniforms = torch.randn(3, 11, device=backend.device), torch.rand(3, device=backend.device)
     for call, message in [
-        (lambda: specdec_ops.sample(rows[0], uniforms), r"logits: expected shape \[\*, \*\], got \[11\]"),
-        (lambda: specdec_ops.sample(rows.double(), uniforms), "logits: expected dtype .*float16, got float64"),
-        (lambda: specdec_ops.sample(rows.T.contiguous().T, uniforms), "logits: expected a last dimension of stride 1"),
-        (lambda: specdec_ops.sample(rows[:, :0], uniforms), "logits: expected at least one column"),
-        (lambda: specdec_ops.sample(rows, uniforms[:2]), r"uniforms: expected shape \[3\], got \[2\]"),
-        (lambda: specdec_ops.sample(rows, uniforms.double()), "uniforms: expected dtype float32, got float64"),
-        (lambda: specdec_ops.sample(rows, uniforms, top_k=torch.ones(3)), "top_k: expected dtype int32, got float32"),
-        (lambda: specdec_ops.sample(rows, uniforms, top_p=uniforms[:1]), r"top_p: expected shape \[3\], got \[1\]"),
-        (lambda: specdec_ops.sample_topk(rows, None, 0), "k: expected 1 to 11, got 0"),
-        (lambda: specdec_ops.sample_topk(rows, None, 12), "k: expected 1 to 11, got 12"),
-        (lambda: specdec_ops.sample_topk(rows, uniforms, 2), r"uniforms: expected shape \[3, 2\], got \[3\]"),
-        (lambda: specdec_ops.sample_topk(rows, None, 2, min_p=uniforms[:1]), r"min_p: expected shape \[3\], got \[1\]"),
+        (lambda: backend.sample(rows[0], uniforms), r"logits: expected shape \[\*, \*\], got \[11\]"),
+        (lambda: backend.sample(rows.double(), uniforms), "logits: expected dtype .*float16, got float64"),
+        (lambda: backend.sample(rows.T.contiguous().T, uniforms), "logits: expected a last dimension of stride 1"),
+        (lambda: backend.sample(rows[:, :0], uniforms), "logits: expected at least one column"),
+        (lambda: backend.sample(rows, uniforms[:2]), r"uniforms: expected shape \[3\], got \[2\]"),
+        (lambda: backend.sample(rows, uniforms.double()), "uniforms: expected dtype float32, got float64"),
+        (
+            lambda: backend.sample(rows, uniforms, top_k=torch.ones_like(uniforms)),
+            "top_k: expected dtype int32, got float32",
+        ),
+        (lambda: backend.sample(rows, uniforms, top_p=uniforms[:1]), r"top_p: expected shape \[3\], got \[1\]"),
+        (lambda: backend.sample_topk(rows, None, 0), "k: expected 1 to 11, got 0"),
+        (lambda: backend.sample_topk(rows, None, 12), "k: expected 1 to 11, got 12"),
+        (lambda: backend.sample_topk(rows, uniforms, 2), r"uniforms: expected shape \[3, 2\], got \[3\]"),
+        (lambda: backend.sample_topk(rows, None, 2, min_p=uniforms[:1]), r"min_p: expected shape \[3\], got \[1\]"),
     ]:
         with pytest.raises(ValueError, match=message):
             call()

@@ -1,5 +1,6 @@
 import pytest
 import torch
+from backends import without_reference
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -158,21 +159,24 @@ def test_rate_converges_to_the_acceptance_probability(backend):
 # arguments, tracing
 
 
-def _advance_arguments():
+def _advance_arguments(device="cpu"):
     history, tokens = longs([[1, 2, 0, 0]] * 2), longs([[5, -1], [6, 7]])
-    return history, ints([2, 2]), torch.zeros(2, dtype=torch.bool), tokens, ints([0, 1]), longs([7]), ints([4, 4])
+    finished = torch.zeros(2, dtype=torch.bool)
+    arguments = history, ints([2, 2]), finished, tokens, ints([0, 1]), longs([7]), ints([4, 4])
+    return tuple(x.to(device) for x in arguments)
 
 
-def test_bad_arguments():
-    history, lengths, finished, *rest = _advance_arguments()
+@without_reference
+def test_bad_arguments(backend):
+    history, lengths, finished, *rest = _advance_arguments(backend.device)
     with pytest.raises(ValueError, match=r"^finished: expected dtype bool, got int32"):
-        specdec_ops.advance(history, lengths, lengths, *rest)
+        backend.advance(history, lengths, lengths, *rest)
     with pytest.raises(ValueError, match=r"^lengths: expected shape \[2\], got \[1\]"):
-        specdec_ops.advance(history, lengths[:1], finished, *rest)
+        backend.advance(history, lengths[:1], finished, *rest)
     with pytest.raises(ValueError, match=r"^history: expected a contiguous tensor"):
-        specdec_ops.advance(history[:, :3], lengths, finished, *rest)
-    rate, none = torch.zeros(2), ints([0, 0])
-    adapt = specdec_ops.adapt_draft_length
+        backend.advance(history[:, :3], lengths, finished, *rest)
+    rate, none = torch.zeros(2, device=backend.device), ints([0, 0], backend.device)
+    adapt = backend.adapt_draft_length
     with pytest.raises(ValueError, match=r"^rate: expected dtype float32, got float64"):
         adapt(rate.double(), none, none)
     with pytest.raises(ValueError, match=r"^decay: expected 0 to 1, got 1.5"):

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from backends import BACKENDS
+from backends import without_reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from verification import OPERATORS, OUTPUTS, assert_agrees, random_case
@@ -194,7 +194,7 @@ def test_offsets_past_2_to_31(backend, operator, rule):
     assert (out["tokens"][:, 0] == row.argmax()).all()
 
 
-@pytest.mark.parametrize("backend", [name for name in BACKENDS if name != "reference"], indirect=True)  # it is a loop
+@without_reference
 @each_rule
 def test_batch_invariance(backend, operator, rule):
     threads = torch.get_num_threads()
@@ -319,16 +319,19 @@ BAD_ARGUMENTS = [
 ]
 
 
+@without_reference
 @pytest.mark.parametrize(
     ("operator", "argument", "change", "message"),
     [(name, *bad) for name in OUTPUTS for bad in BAD_ARGUMENTS if (name, bad[0]) != ("verify_chain", "parents")],
 )
-def test_bad_arguments(operator, argument, change, message):
+def test_bad_arguments(backend, operator, argument, change, message):
     case = random_case(operator, "typical", sizes=[3, 1, 4], vocab=11)
-    inputs = {name: getattr(case, name) for name in ("target_logits", "tokens", "parents", "cu_nodes", "uniforms")}
+    inputs = ("target_logits", "tokens", "parents", "cu_nodes", "uniforms")
+    tensors = {name: getattr(case, name) for name in inputs} | case.options
     if operator == "verify_chain":
-        del inputs["parents"]
-    arguments = inputs | case.options | {"rule": "typical", "max_nodes": case.max_nodes}
+        del tensors["parents"]
+    arguments = {name: x.to(backend.device) for name, x in tensors.items()}
+    arguments |= {"rule": "typical", "max_nodes": case.max_nodes}
     arguments[argument] = change(arguments[argument])
     with pytest.raises(ValueError, match=message):
-        getattr(specdec_ops, operator)(**arguments)
+        getattr(backend, operator)(**arguments)

@@ -7,6 +7,7 @@ pytest.importorskip("triton", reason="triton is not installed")
 
 import specdec_ops
 import specdec_ops.reference as reference
+from specdec_ops.devices import triton_kernel
 
 CUDA = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
 NAMES = [name for name in specdec_ops.__all__ if name != "check"]
@@ -30,7 +31,16 @@ def test_called_by_the_dispatcher():
     torch.ops.specdec.kv_truncate.default.redispatch(CUDA, lens, shorter)
     assert lens.tolist() == [5, 2]
 
+    with pytest.raises(ValueError, match=r"^new_lens: expected shape \[2\], got \[1\]"):
+        torch.ops.specdec.kv_truncate.default.redispatch(CUDA, lens, shorter[:1])
+
     logits = torch.randn(2, 40, generator=torch.Generator().manual_seed(0))
     temperature = torch.tensor([0.5, 0.0])
     actual = torch.ops.specdec.sample.default.redispatch(CUDA, logits, torch.rand(2), temperature=temperature)
     assert actual[0][1] == logits[1].argmax()
+
+
+def test_a_vocabulary_that_float32_does_not_count():
+    logits = torch.empty(1, 2**24 + 1, dtype=torch.float16)
+    with pytest.raises(ValueError, match=r"^vocabulary: expected at most 16777216, .* got 16777217"):
+        triton_kernel("sample")(logits, torch.zeros(1))
