@@ -1,10 +1,13 @@
 """Every operator has all its pieces, and they agree on its arguments."""
 
+import importlib
+import importlib.util
 import inspect
 import re
 
 import pytest
 import torch
+from backends import BACKENDS
 
 import specdec_ops
 import specdec_ops.reference
@@ -38,6 +41,19 @@ def test_kernels_are_registered(name):
         assert torch._C._dispatch_has_kernel_for_dispatch_key(f"specdec::{name}", key), f"no {key} kernel"
     key = "CompositeImplicitAutograd"
     assert torch._C._dispatch_has_kernel_for_dispatch_key(f"specdec_check::{name}", key), "no host checks"
+
+
+@pytest.mark.parametrize("name", sorted(SCHEMAS))
+def test_the_simulator_has_the_ascend_c_kernel(name):
+    operators, _ = BACKENDS["sim"]
+    if isinstance(operators, str):
+        pytest.skip(operators)
+    assert torch._C._dispatch_has_kernel_for_dispatch_key(f"specdec_sim::{name}", "CPU")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+def test_every_schema_has_a_triton_kernel():
+    assert set(SCHEMAS) == set(importlib.import_module("specdec_ops.triton").__all__)
 
 
 @pytest.mark.parametrize("name", sorted(SCHEMAS))
