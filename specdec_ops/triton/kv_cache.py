@@ -59,10 +59,12 @@ def append_kernel(
                 source = x + tl.cast(node, tl.int64) * x_node
                 target = cache + block * cache_block + (slot % block_size) * cache_offset
                 for head in range(0, heads):
+                    source_row = source + tl.cast(head, tl.int64) * x_head
+                    target_row = target + tl.cast(head, tl.int64) * cache_head
                     for start in range(0, size, BLOCK):
                         lane = start + tl.arange(0, BLOCK)
-                        row = tl.load(source + head * x_head + lane, mask=lane < size)
-                        tl.store(target + head * cache_head + lane, row, mask=lane < size)
+                        row = tl.load(source_row + lane, mask=lane < size)
+                        tl.store(target_row + lane, row, mask=lane < size)
 
 
 @triton.jit

@@ -285,6 +285,16 @@ def test_offsets_past_two_to_the_31(backend):
     assert context.tolist() == [17]
 
 
+def test_append_to_heads_far_apart(backend):
+    apart, d = 2**30 + 4096, 8
+    k = filled(5, 3, d, dtype=torch.int8).to(backend.device)
+    far = torch.empty_strided(k.shape, (d, apart, 1), dtype=torch.int8, device=backend.device).copy_(k)
+    cache = torch.empty_strided((2, 4, 3, d), (4 * d, d, apart, 1), dtype=torch.int8, device=backend.device)
+    arguments = (ints([[1, 0]], backend.device), ints([2], backend.device), ints([0, 5], backend.device))
+    backend.kv_append(far, far, cache, cache, *arguments)
+    assert torch.equal(torch.cat([cache[1, 2:], cache[0, :3]]), k)
+
+
 # kv_truncate
 
 
