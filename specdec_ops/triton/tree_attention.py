@@ -34,11 +34,23 @@ def _accumulate(m, total, acc, q, k, v, visible, scale, softcap, k_scale, v_scal
 
 
 @triton.jit
-def _scales(scales, kv_head, kv_heads, block, offset, in_page, PER_TOKEN: tl.constexpr):
-    if PER_TOKEN:
-        return tl.load(scales + (block + offset) * kv_heads + kv_head, mask=in_page, other=0.0)
+def _rows(cache, stride, offset, here, lanes, size):
+    return tl.load(
+        cache + offset[:, None].to(tl.int64) * stride + lanes[None, :],
+        mask=here[:, None] & (lanes < size)[None, :],
+        other=0.0,
+    )
+
+
+@triton.jit
+def _scales(scales, kv_head, kv_heads, slot, here, PER_TOKEN: tl.constexpr):
+    """Of the cache's rows `slot`."""
+    if scales is None:
+        return 1.0
+    elif PER_TOKEN:
+        return tl.load(scales + slot * kv_heads + kv_head, mask=here, other=0.0)
     else:
-        return tl.load(scales + kv_head) + tl.zeros_like(offset).to(tl.float32)
+        return tl.load(scales + kv_head) + tl.zeros(here.shape, tl.float32)
 
 
 @triton.jit
@@ -118,7 +130,8 @@ def tree_attention_kernel(
             node = first + tl.arange(0, NODES)
             head = tl.arange(0, GROUP)
             present = (node < n)[:, None] & (head < group)[None, :]
-            q_rows = (begin + node)[:, None].to(tl.int64) * q_node + (kv_head * group + head)[None, :] * q_head
+            q_rows = (begin + node)[:, None].to(tl.int64) * q_node
+            q_rows += (kv_head * group + head)[None, :].to(tl.int64) * q_head
             tile = tl.load(
                 q + q_rows[:, :, None] + d[None, None, :],
                 mask=present[:, :, None] & (d < size)[None, None, :],
@@ -141,6 +154,8 @@ def tree_attention_kernel(
                 total = tl.full([ROWS], 1.0, tl.float32)
             acc = tl.zeros([ROWS, V_SIZE], tl.float32)
             table = block_table + tl.cast(b, tl.int64) * max_blocks
+            keys = k_cache + tl.cast(kv_head, tl.int64) * k_head
+            values = v_cache + tl.cast(kv_head, tl.int64) * v_head
             steps = (block_size + SLOTS - 1) // SLOTS
 
             # Lengths and depths may be any int32: no sum of them may overflow.
@@ -152,39 +167,19 @@ def tree_attention_kernel(
                 oldest = tl.maximum(row_depth, INT32_MIN + (window - 1)) - (window - 1)
                 first_page = tl.maximum(context + tl.minimum(tl.min(oldest, 0), 0), 0) // block_size
             for page in range(first_page, (filled + block_size - 1) // block_size):
-                block = tl.load(table + page)
+                block = tl.load(table + page).to(tl.int64)
                 in_cache = (block >= 0) & (block < num_blocks)
                 for step in range(0, tl.where(in_cache, steps, 0)):
                     offset = step * SLOTS + tl.arange(0, SLOTS)
                     slot = page * block_size + offset
                     here = (offset < block_size) & (slot < filled)
-                    k = tl.load(
-                        k_cache
-                        + tl.cast(block, tl.int64) * k_block
-                        + kv_head * k_head
-                        + offset[:, None] * k_offset
-                        + d[None, :],
-                        mask=here[:, None] & (d < size)[None, :],
-                        other=0.0,
-                    )
-                    v = tl.load(
-                        v_cache
-                        + tl.cast(block, tl.int64) * v_block
-                        + kv_head * v_head
-                        + offset[:, None] * v_offset
-                        + d_v[None, :],
-                        mask=here[:, None] & (d_v < v_size)[None, :],
-                        other=0.0,
-                    )
+                    k = _rows(keys + block * k_block, k_offset, offset, here, d, size)
+                    v = _rows(values + block * v_block, v_offset, offset, here, d_v, v_size)
+                    k_factor = _scales(k_scale, kv_head, kv_heads, block * block_size + offset, here, PER_TOKEN)
+                    v_factor = _scales(v_scale, kv_head, kv_heads, block * block_size + offset, here, PER_TOKEN)
                     visible = here[None, :] & (row_node >= 0)[:, None]
                     if window is not None:
                         visible = visible & ((slot - context)[None, :] >= oldest[:, None])
-                    k_factor = 1.0
-                    v_factor = 1.0
-                    if SCALED:
-                        base = tl.cast(block, tl.int64) * block_size
-                        k_factor = _scales(k_scale, kv_head, kv_heads, base, offset, here, PER_TOKEN)
-                        v_factor = _scales(v_scale, kv_head, kv_heads, base, offset, here, PER_TOKEN)
                     m, total, acc = _accumulate(
                         m, total, acc, tile, k, v, visible, scale, softcap, k_factor, v_factor, SCALED
                     )
@@ -211,50 +206,20 @@ def tree_attention_kernel(
                 slot = context + other
                 last = context + tl.minimum(word * TAIL + TAIL, in_table) - 1
                 for page in range((context + word * TAIL) // block_size, last // block_size + 1):
-                    block = tl.load(table + page)
+                    block = tl.load(table + page).to(tl.int64)
                     offset = slot - page * block_size
                     in_page = (offset >= 0) & (offset < block_size) & (other < in_table)
                     here = in_page & (block >= 0) & (block < num_blocks)
-                    k = tl.load(
-                        k_cache
-                        + tl.cast(block, tl.int64) * k_block
-                        + kv_head * k_head
-                        + offset[:, None] * k_offset
-                        + d[None, :],
-                        mask=here[:, None] & (d < size)[None, :],
-                        other=0.0,
-                    )
-                    v = tl.load(
-                        v_cache
-                        + tl.cast(block, tl.int64) * v_block
-                        + kv_head * v_head
-                        + offset[:, None] * v_offset
-                        + d_v[None, :],
-                        mask=here[:, None] & (d_v < v_size)[None, :],
-                        other=0.0,
-                    )
-                    k_factor = 1.0
-                    v_factor = 1.0
-                    if SCALED:
-                        base = tl.cast(block, tl.int64) * block_size
-                        k_factor = _scales(k_scale, kv_head, kv_heads, base, offset, here, PER_TOKEN)
-                        v_factor = _scales(v_scale, kv_head, kv_heads, base, offset, here, PER_TOKEN)
+                    k = _rows(keys + block * k_block, k_offset, offset, here, d, size)
+                    v = _rows(values + block * v_block, v_offset, offset, here, d_v, v_size)
+                    k_factor = _scales(k_scale, kv_head, kv_heads, block * block_size + offset, here, PER_TOKEN)
+                    v_factor = _scales(v_scale, kv_head, kv_heads, block * block_size + offset, here, PER_TOKEN)
+                    visible = sees & here[None, :]
                     m, total, acc = _accumulate(
-                        m,
-                        total,
-                        acc,
-                        tile,
-                        k,
-                        v,
-                        sees & here[None, :],
-                        scale,
-                        softcap,
-                        k_factor,
-                        v_factor,
-                        SCALED,
+                        m, total, acc, tile, k, v, visible, scale, softcap, k_factor, v_factor, SCALED
                     )
 
-            seen = total > 0
+            seen = total != 0  # also where it is NaN
             acc = acc / tl.where(seen, total, 1.0)[:, None]
             row_lse = tl.where(seen, m + tl.log(tl.where(seen, total, 1.0)), -INFINITY)
             # Always so, but a region of its own, which reshapes do not leave (see `_spread`). A store takes each of its
@@ -286,14 +251,14 @@ def merge_attention_kernel(out_a, lse_a, out_b, lse_b, out, lse, rows, size, SIZ
         weight_a = tl.exp(a - shift)
         weight_b = tl.exp(b - shift)
         total = weight_a + weight_b
-        seen = total > 0
+        seen = total != 0
         divisor = tl.where(seen, total, 1.0)
         offsets = tl.cast(row, tl.int64) * size + d
         part_a = tl.load(out_a + offsets, mask=d < size, other=0.0)
         part_b = tl.load(out_b + offsets, mask=d < size, other=0.0)
-        # What has no weight may be anything.
-        merged = tl.where(weight_a > 0, weight_a / divisor * part_a.to(tl.float32), 0.0)
-        merged += tl.where(weight_b > 0, weight_b / divisor * part_b.to(tl.float32), 0.0)
+        # What has no weight may be anything; a weight of NaN stays one.
+        merged = tl.where(weight_a != 0, weight_a / divisor * part_a.to(tl.float32), 0.0)
+        merged += tl.where(weight_b != 0, weight_b / divisor * part_b.to(tl.float32), 0.0)
         tl.store(out + offsets, merged.to(part_a.dtype), mask=d < size)
         tl.store(lse + row + d, tl.where(seen, shift + tl.log(divisor), -INFINITY), mask=d == 0)
 

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 import torch
+from backends import without_reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -89,11 +90,20 @@ def make_case(
     return args, kwargs
 
 
+class CPU:
+    device = torch.device("cpu")
+    tree_attention = staticmethod(torch.ops.specdec.tree_attention)
+
+
+def attend(args, kwargs, backend=CPU):
+    move = lambda x: x.to(backend.device) if isinstance(x, torch.Tensor) else x  # noqa: E731
+    return backend.tree_attention(*map(move, args), **{name: move(value) for name, value in kwargs.items()})
+
+
 def check(backend, args, kwargs):
     """Runs the backend against the float64 reference."""
     expected, expected_lse = reference.tree_attention(args[0].double(), *args[1:], **kwargs)
-    move = lambda x: x.to(backend.device) if isinstance(x, torch.Tensor) else x  # noqa: E731
-    out, lse = backend.tree_attention(*map(move, args), **{name: move(value) for name, value in kwargs.items()})
+    out, lse = attend(args, kwargs, backend)
     assert out.dtype == args[0].dtype and lse.dtype == torch.float32
     assert out.shape == (*args[0].shape[:2], args[2].shape[3]) and lse.shape == args[0].shape[:2]
     tolerance = TOLERANCE[out.dtype]
@@ -101,10 +111,6 @@ def check(backend, args, kwargs):
     lse_tolerance = LSE_TOLERANCE
     torch.testing.assert_close(lse.cpu(), expected_lse, rtol=lse_tolerance, atol=lse_tolerance)
     return out, lse
-
-
-def attend(args, kwargs):
-    return torch.ops.specdec.tree_attention(*args, **kwargs)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -181,11 +187,6 @@ def test_random_batches(
     check(CPU, args, kwargs)
 
 
-class CPU:
-    device = torch.device("cpu")
-    tree_attention = staticmethod(torch.ops.specdec.tree_attention)
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("window", [1, 7, 64, 1000])
 @pytest.mark.parametrize("tree", [True, False])
@@ -260,12 +261,13 @@ def test_contiguous_cache(backend):
     check(backend, args, kwargs)
 
 
+@without_reference
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("nodes", [1, 6, 20])
-def test_chain_is_no_mask(dtype, nodes):
+def test_chain_is_no_mask(backend, dtype, nodes):
     args, kwargs = make_case([90, 200], [nodes, nodes], dtype=dtype, tree=False)
     chain = torch.tensor([(1 << (i + 1)) - 1 for i in range(nodes)] * 2)[:, None]
-    for actual, expected in zip(attend([*args, chain], kwargs), attend(args, kwargs), strict=True):
+    for actual, expected in zip(attend([*args, chain], kwargs, backend), attend(args, kwargs, backend), strict=True):
         assert torch.equal(actual, expected)
 
 
@@ -345,55 +347,56 @@ def test_garbage_depths(backend, nodes):
     check(backend, args, {**kwargs, "window": 9})
 
 
+@without_reference
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("nodes", [2, 12])
-def test_nan_stays_in_its_row(dtype, nodes):
+def test_nan_stays_in_its_row(backend, dtype, nodes):
     args, kwargs = make_case([50], [nodes], dtype=dtype)
-    expected, _ = attend(args, kwargs)
+    expected, _ = attend(args, kwargs, backend)
     args[0][0] = math.nan
-    out, lse = attend(args, kwargs)
+    out, lse = attend(args, kwargs, backend)
     assert out[0].isnan().all() and lse[0].isnan().all()
     assert torch.equal(out[1:], expected[1:])
 
 
+@without_reference
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("nodes", [1, 12])
-def test_offsets_past_two_to_the_31(dtype, nodes):
-    """Two blocks, 2^31 + elements apart, of a cache that spans 10 GiB of address space and touches four pages of it."""
-    block_size, kv_heads, d = 16, 1, 64
-    distance = 2**31 // 2 + 4096
-    storage = torch.empty(3 * distance, dtype=dtype)
-    cache = storage.as_strided((3, block_size, kv_heads, d), (distance, kv_heads * d, d, 1))
-    args, kwargs = make_case([20], [nodes], heads=4, kv_heads=kv_heads, d_qk=d, dtype=dtype)
-    table = args[3][0].tolist()
-    for new, old in enumerate(table):
-        cache[2 - new].copy_(args[1][old])
-    small = args[1].clone()
-    expected = attend([args[0], small, small, *args[3:]], kwargs)
-    table = torch.tensor([[2 - i for i in range(len(table))]], dtype=torch.int32)
-    actual = attend([args[0], cache, cache, table, *args[4:]], kwargs)
-    assert 2 * distance > 2**31 and all(torch.equal(a, e) for a, e in zip(actual, expected, strict=True))
+@pytest.mark.parametrize("far", [0, 1, 2], ids=["blocks", "slots", "heads"])
+def test_offsets_past_two_to_the_31(backend, dtype, nodes, far):
+    """A cache that spans up to 12 GiB of address space and touches few pages of it."""
+    args, kwargs = make_case([20], [nodes], heads=6, kv_heads=3, dtype=dtype)
+    args[3] = torch.tensor([[args[1].shape[0] - 1, 0]], dtype=torch.int32)
+    expected = attend(args, kwargs, backend)
+    for i in (1, 2):
+        strides = list(args[i].stride())
+        strides[far] = 2**31 // (args[i].shape[far] - 1) + 4096
+        cache = torch.empty_strided(args[i].shape, strides, dtype=dtype, device=backend.device)
+        args[i] = cache.copy_(args[i])
+        assert cache[-1, -1, -1].storage_offset() > 2**31
+    for a, e in zip(attend(args, kwargs, backend), expected, strict=True):
+        assert torch.equal(a, e)
 
 
+@without_reference
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_batch_invariance(dtype):
+def test_batch_invariance(backend, dtype):
     """A request alone gives the bits it gives within a batch, on one thread or two."""
-    contexts, nodes = [1300, 0, 700, 33, 257], [1, 5, 16, 64, 3]
+    contexts, nodes = backend.scale(([1300, 0, 700, 33, 257], [1, 5, 16, 64, 3]), ([70, 0, 33], [1, 5, 16]))
     args, kwargs = make_case(contexts, nodes, dtype=dtype)
     threads = torch.get_num_threads()
-    whole = attend(args, kwargs)
+    whole = attend(args, kwargs, backend)
     try:
         for count in (1, 2):
             torch.set_num_threads(count)
-            for actual, expected in zip(attend(args, kwargs), whole, strict=True):
+            for actual, expected in zip(attend(args, kwargs, backend), whole, strict=True):
                 assert torch.equal(actual, expected)
             for b in range(len(nodes)):
                 rows = slice(int(args[5][b]), int(args[5][b + 1]))
                 alone = [args[0][rows], args[1], args[2], args[3][b : b + 1], args[4][b : b + 1]]
                 alone += [torch.tensor([0, nodes[b]], dtype=torch.int32), args[6][rows]]
-                for actual, expected in zip(
-                    attend(alone, {**kwargs, "depth": kwargs["depth"][rows]}), whole, strict=True
-                ):
+                depth = kwargs["depth"][rows]
+                for actual, expected in zip(attend(alone, {**kwargs, "depth": depth}, backend), whole, strict=True):
                     assert torch.equal(actual, expected[rows])
     finally:
         torch.set_num_threads(threads)
@@ -455,6 +458,18 @@ def test_merge_attention_ignores_a_part_without_weight(backend, dtype, size):
         torch.testing.assert_close(lse.cpu(), expected_lse, rtol=LSE_TOLERANCE, atol=LSE_TOLERANCE)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_merge_attention_keeps_nan(backend, dtype):
+    """A part of a query with NaN is not taken for one that saw nothing."""
+    out, lse = torch.ones(3, 2, 33, dtype=dtype, device=backend.device), torch.zeros(3, 2, device=backend.device)
+    bad_out, bad_lse = out.clone(), lse.clone()
+    bad_out[1, 0] = bad_lse[1, 0] = math.nan
+    for parts in ((bad_out, bad_lse, out, lse), (out, lse, bad_out, bad_lse)):
+        for merged in backend.merge_attention(*parts):
+            nan = merged.cpu().isnan()
+            assert nan[1, 0].all() and nan.sum() == nan[1, 0].numel()
+
+
 @pytest.mark.slow
 def test_every_capability():
     """The kernels for lesser CPUs, and AVX-512 where AMX would serve; torch reads the variable at start."""
@@ -471,7 +486,8 @@ def test_every_capability():
         assert result.returncode == 0, (setting, result.stdout[-3000:])
 
 
-def test_bad_arguments():
+@without_reference
+def test_bad_arguments(backend):
     args, kwargs = make_case([20], [3], heads=8, kv_heads=2)
 
     def fails(message, position=None, value=None, **changes):
@@ -479,7 +495,7 @@ def test_bad_arguments():
         if position is not None:
             changed[position] = value
         with pytest.raises(ValueError, match=message):
-            specdec_ops.tree_attention(*changed, **{**kwargs, **changes})
+            attend(changed, {**kwargs, **changes}, backend)
 
     q, k, v, table, _, cu, mask = args
     fails("q: expected dtype float32 or bfloat16 or float16, got float64", 0, q.double())
@@ -508,11 +524,11 @@ def test_bad_arguments():
     fails("v_scale: an int8 cache needs it", v_scale=None)
     fails(r"k_scale: expected shape \[2\], got \[3\]", k_scale=torch.ones(3))
     fails("v_scale: expected per head or per token as k_scale", v_scale=torch.ones(4, 16, 2))
-    out, lse = torch.zeros(2, 3, 4), torch.zeros(2, 3)
+    out, lse = torch.zeros(2, 3, 4, device=backend.device), torch.zeros(2, 3, device=backend.device)
     with pytest.raises(ValueError, match=r"lse_b: expected shape \[2, 3\], got \[2\]"):
-        specdec_ops.merge_attention(out, lse, out, lse[:, 0])
+        backend.merge_attention(out, lse, out, lse[:, 0])
     with pytest.raises(ValueError, match="out_b: expected dtype float32, got float16"):
-        specdec_ops.merge_attention(out, lse, out.half(), lse)
+        backend.merge_attention(out, lse, out.half(), lse)
 
 
 @pytest.mark.parametrize("int8", [None, "token"])
