@@ -1,7 +1,7 @@
 """FlashInfer's sampling, merging and paged attention with custom masks: same arguments, same results.
 
 Where FlashInfer takes probabilities, the operators get their logarithm: logits up to a constant a row, -inf for 0.
-Top-k and min-p are decided before, on the probabilities themselves: logarithms merge near neighbours.
+Top-k and min-p are decided before, on the probabilities themselves, by torch's sort: logarithms merge near neighbours.
 FlashInfer's log-sum-exps are to base 2, the operators' natural.
 
 Random numbers come from `philox_uniform`, so that they are the same on every device but not FlashInfer's. `seed` and
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specdec_ops.ops import merge_attention, philox_uniform, sample, sample_topk, tree_attention, verify_chain
+from specdec_ops.ops import merge_attention, philox_uniform, sample, tree_attention, verify_chain
 
 SAMPLE_STREAM, CHAIN_STREAM = 0, 1
 
@@ -52,7 +52,10 @@ def _uniforms(
     )
 
 
-def _per_row(name: str, value: float | Tensor, rows: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+def _per_row(name: str, value: float | Tensor | None, rows: int, dtype: torch.dtype, device: torch.device) -> Any:
+    """`value` as a tensor `[rows]`; None stays None."""
+    if value is None:
+        return None
     if not isinstance(value, Tensor):
         return torch.full((rows,), value, dtype=dtype, device=device)
     # In FlashInfer's words, which its callers may look for.
@@ -66,10 +69,25 @@ def _per_row(name: str, value: float | Tensor, rows: int, dtype: torch.dtype, de
 
 
 def _keep_top_k(probs: Tensor, top_k: int | Tensor) -> Tensor:
+    """Rows without what is below the `top_k`-th largest. A row with a NaN keeps it: NaN sorts as the largest."""
     rows, vocabulary = probs.shape
-    best, _ = sample_topk(probs, None, vocabulary, top_k=_per_row("top_k", top_k, rows, torch.int32, probs.device))
-    last = probs.gather(1, best.clamp(min=0)).masked_fill(best < 0, math.inf).amin(1, keepdim=True)
+    if isinstance(top_k, Tensor):
+        k = _per_row("top_k", top_k, rows, torch.int64, probs.device)
+        k = torch.where((k > 0) & (k < vocabulary), k, vocabulary)
+        last = probs.sort(1, descending=True).values.gather(1, k[:, None] - 1)
+    else:
+        last = probs.topk(top_k if 0 < top_k < vocabulary else vocabulary).values[:, -1:]
     return probs.masked_fill(probs < last, 0)
+
+
+def _keep_top_p(probs: Tensor, top_p: float | Tensor) -> Tensor:
+    """Rows without what is below the last of the smallest set of mass `top_p`; NaN as in `_keep_top_k`."""
+    rows, vocabulary = probs.shape
+    p = _per_row("top_p", top_p, rows, torch.float32, probs.device)[:, None]
+    ordered = probs.sort(1, descending=True).values
+    mass = ordered.cumsum(1)
+    last = (mass < p * mass[:, -1:]).sum(1, keepdim=True).clamp(max=vocabulary - 1)
+    return probs.masked_fill((probs < ordered.gather(1, last)) & (p < 1), 0)
 
 
 def _draw(
@@ -96,8 +114,7 @@ def _draw(
     if filter_apply_order == "joint" and top_p is not None:
         # Top-k of what is in the top-p set of all is what is in both.
         probs = rows if of_probs else rows.float().softmax(-1)
-        dropped = (top_p_renorm_probs(probs, top_p) == 0) & ~probs.isnan()
-        rows, top_p = rows.masked_fill(dropped, 0 if of_probs else -math.inf), None
+        rows, top_p = rows.masked_fill(_keep_top_p(probs.float(), top_p) == 0, 0 if of_probs else -math.inf), None
     if of_probs:
         rows = rows.float()
         if top_k is not None:
@@ -109,8 +126,8 @@ def _draw(
     token, _, status = sample(
         rows,
         _uniforms(batch, 1, SAMPLE_STREAM, device, generator, seed, offset)[:, 0].contiguous(),
-        top_k=None if top_k is None else _per_row("top_k", top_k, batch, torch.int32, device),
-        top_p=None if top_p is None else _per_row("top_p", top_p, batch, torch.float32, device),
+        top_k=_per_row("top_k", top_k, batch, torch.int32, device),
+        top_p=_per_row("top_p", top_p, batch, torch.float32, device),
     )
     return token.to(dtype), status == 0
 
@@ -234,12 +251,8 @@ def top_k_top_p_sampling_from_probs(
 
 def top_p_renorm_probs(probs: Tensor, top_p: float | Tensor, is_deterministic: bool = False) -> Tensor:
     """The distributions `[B, V]` cut to their smallest sets of mass `top_p`; tokens tied with the last are kept."""
-    rows, vocabulary = probs.shape
-    tokens, logprobs = sample_topk(
-        probs.float().log(), None, vocabulary, top_p=_per_row("top_p", top_p, rows, torch.float32, probs.device)
-    )
-    kept = logprobs.exp().to(probs.dtype)  # 0 where a token was filtered away, and its id is -1
-    return torch.zeros_like(probs).scatter_add_(1, tokens.clamp(min=0), kept)
+    kept = _keep_top_p(probs.float(), top_p)
+    return (kept / kept.sum(1, keepdim=True)).to(probs.dtype)
 
 
 def top_k_renorm_probs(probs: Tensor, top_k: int | Tensor) -> Tensor:

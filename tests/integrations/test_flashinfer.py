@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from backends import BACKENDS
 
 from specdec_ops.integrations import flashinfer
 
@@ -164,6 +165,37 @@ def test_renormalised_distributions():
         flashinfer.top_k_renorm_probs(p, torch.tensor([3, 2])),  # the three 0.1 tie and are kept
         torch.tensor([[0, 4 / 9, 2 / 9, 3 / 9], [0.7, 0.1, 0.1, 0.1]]),
     )
+
+
+@pytest.mark.parametrize("operators", ["cpu", "sim"])
+def test_filters_of_a_large_vocabulary(operators, monkeypatch):
+    """More tokens than the NPU's `sample_topk` can return."""
+    if isinstance(BACKENDS[operators][0], str):
+        pytest.skip(BACKENDS[operators][0])
+    monkeypatch.setattr(torch.ops, "specdec", BACKENDS[operators][0])
+    p = distributions(2, 32000)
+    order = p.sort(1, descending=True).values
+    by_k, by_p = p >= order[:, 8999:9000], p >= order.gather(1, (order.cumsum(1) < 0.9).sum(1, keepdim=True))
+    assert (by_k.sum(1) == 9000).all() and (by_p != by_k).any(1).all()
+    for top_k in (9000, torch.tensor([9000, 9000], dtype=torch.int32)):
+        torch.testing.assert_close(flashinfer.top_k_renorm_probs(p, top_k), p * by_k / (p * by_k).sum(1, keepdim=True))
+    torch.testing.assert_close(flashinfer.top_p_renorm_probs(p, 0.9), p * by_p / (p * by_p).sum(1, keepdim=True))
+    options = {"seed": 1, "offset": 0}
+    tokens = flashinfer.top_k_sampling_from_probs(p, 9000, **options).long()[:, None]
+    assert by_k.gather(1, tokens).all()
+    tokens = flashinfer.top_k_top_p_sampling_from_probs(p, 9000, 0.9, filter_apply_order="joint", **options)
+    assert (by_k & by_p).gather(1, tokens.long()[:, None]).all()
+
+
+def test_filters_that_keep_all_and_rows_without_a_distribution():
+    p = distributions(3, 8)
+    p[1, 2] = torch.nan
+    for top_k in (0, 8, 9, torch.tensor([0, 8, 9])):
+        torch.testing.assert_close(flashinfer.top_k_renorm_probs(p, top_k)[::2], p[::2])
+    for renormalised in (flashinfer.top_k_renorm_probs(p, 2), flashinfer.top_p_renorm_probs(p, 0.5)):
+        assert renormalised.isnan().any(1).tolist() == [False, True, False]
+    tail = torch.tensor([[1.0, 1e-20]])  # lost in the sum
+    assert torch.equal(flashinfer.top_p_renorm_probs(tail, 1.0), tail)
 
 
 # ---- chains
