@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from specdec_ops.integrations import cu_nodes_of_equal
 from specdec_ops.ops import merge_attention, philox_uniform, sample, tree_attention, verify_chain
 
 SAMPLE_STREAM, CHAIN_STREAM = 0, 1
@@ -295,7 +296,7 @@ def chain_speculative_sampling(
     emitted, num_emitted, _, _ = verify_chain(
         target_probs.log().flatten(0, 1),
         tokens.flatten(),
-        torch.arange(0, (batch + 1) * nodes, nodes, dtype=torch.int32, device=device)[: batch + 1],
+        cu_nodes_of_equal(batch, nodes, device),
         uniforms,
         draft_logits=draft_logits.flatten(0, 1),
         max_nodes=nodes,

@@ -17,6 +17,7 @@ from enum import IntEnum
 import torch
 from torch import Tensor
 
+from specdec_ops.integrations import cu_nodes_of_equal
 from specdec_ops.ops import kv_rollback, verify_chain, verify_tree
 from specdec_ops.ops import tree_mask as ancestors
 
@@ -28,10 +29,6 @@ class TreeMaskMode(IntEnum):
     FULL_MASK = 0  # rows of context and nodes, requests one after another
     QLEN_ONLY = 1  # rows of nodes
     QLEN_ONLY_BITPACKING = 2  # one 8, 16 or 32 bit word a row
-
-
-def _cu_nodes(batch: int, nodes: int, device: torch.device) -> Tensor:
-    return torch.arange(0, (batch + 1) * nodes, nodes, dtype=torch.int32, device=device)[: batch + 1]
 
 
 def _link(parents: Tensor, index: Tensor, next_token: Tensor, next_sibling: Tensor) -> None:
@@ -90,7 +87,7 @@ def build_tree_kernel_efficient(
         match = selected_index[:, None, :] == continued[:, :, None]
         parent = torch.where(match.any(-1), match.long().argmax(-1) + 1, -1)  # -1: its parent was not selected
         parents[:, 1:] = torch.where(group == 0, 0, parent)
-    mask, node_depth = ancestors(parents.flatten().int(), _cu_nodes(batch, nodes, device), nodes)
+    mask, node_depth = ancestors(parents.flatten().int(), cu_nodes_of_equal(batch, nodes, device), nodes)
 
     positions.copy_((node_depth.view(batch, nodes) + verified_seq_len[:, None]).flatten())
     _link(parents, retrive_index, retrive_next_token, retrive_next_sibling)
@@ -190,7 +187,7 @@ def _verify_tree(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Emitted tokens, number of accepted drafts and the path in SGLang's node numbers; rows of logits in our order."""
     batch, nodes = order.shape
-    parents, cu_nodes = parents.flatten().int(), _cu_nodes(batch, nodes, order.device)
+    parents, cu_nodes = parents.flatten().int(), cu_nodes_of_equal(batch, nodes, order.device)
     tokens = candidates.gather(1, order).flatten().long()
     if accept_index.shape[1] < nodes:  # a path may be no longer than SGLang has room for
         _, depth = ancestors(parents, cu_nodes, nodes)
@@ -333,7 +330,7 @@ def chain_speculative_sampling(
     emitted, num_accepted, _, _ = verify_chain(
         target_probs.log().flatten(0, 1),
         candidates.flatten().long(),
-        _cu_nodes(batch, nodes, candidates.device),
+        cu_nodes_of_equal(batch, nodes, candidates.device),
         uniforms,
         draft_logits=draft_logits.flatten(0, 1),
         rule="block" if block_verification else "rejection",

@@ -22,6 +22,7 @@ from specdec_ops.cache import Nodes, PagedCache, PagePool
 from specdec_ops.config import DecoderConfig, SamplingParams
 from specdec_ops.decode import SpeculativeDecoder
 from specdec_ops.drafters import Drafter, DraftModel, DraftTree
+from specdec_ops.integrations import cu_nodes_of_equal
 from specdec_ops.request import Chunk, Request
 
 LAYER_TYPES = {"full_attention", "sliding_attention"}
@@ -93,7 +94,7 @@ def attention(
     out, _ = ops.tree_attention(
         query, key[:, None], value[:, None], pages,
         torch.full((batch,), total - new, dtype=torch.int32, device=query.device),
-        torch.arange(0, (batch + 1) * new, new, dtype=torch.int32, device=query.device),
+        cu_nodes_of_equal(batch, new, query.device),
         scale=scale, softcap=softcap, window=window, sinks=sinks, max_nodes=new,
     )  # fmt: skip
     return out.unflatten(0, (batch, new)), None
