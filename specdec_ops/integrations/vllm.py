@@ -7,8 +7,10 @@ pass. Its v2 runner hands over logits for root and drafts, which is the operator
 
 import functools
 import importlib
+import inspect
 import os
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +20,7 @@ from torch import Tensor
 from specdec_ops.ops import philox_uniform, sample, verify_chain
 
 UNIFORMS_STREAM = 2
+RENAMED = {"target_logits_or_tuple": "target_logits"}  # vllm-ascend's name: vLLM's
 
 
 def _requests_of(cu_num_tokens: Tensor, num_tokens: int) -> Tensor:
@@ -143,7 +146,8 @@ def rejection_sample(
     if sampling_metadata.all_greedy:
         temperature = torch.zeros(batch, device=device)
     else:
-        temperature = (sampling_metadata.temperature[:batch] != 0).float()  # the logits are divided by it already
+        # The logits are divided by it already. A greedy request has 0, in older versions -1.
+        temperature = (sampling_metadata.temperature[:batch] > 0).float()
     emitted, _, _, _ = verify_chain(
         p,
         tokens,
@@ -190,7 +194,8 @@ def rejection_sample_v2(
 
     Args:
         target_logits: `[num_logits, V]`, rows of root and drafts, after temperature and filters.
-        draft_logits: `[states, num_speculative_steps, V_draft]` before temperature; None: deterministic drafts.
+        draft_logits: `[states, num_speculative_steps, V_draft]` before temperature; None: deterministic drafts. Where
+            `V_draft < V`, vLLM cuts the target's distribution to `V_draft` tokens; here it stays whole.
         draft_sampled: `[num_logits]`, the tokens of root and drafts; -1 is never accepted.
         cu_num_logits: int32 `[B + 1]`.
         pos: `[num_logits]`, positions.
@@ -214,8 +219,9 @@ def rejection_sample_v2(
     if draft_logits is not None:
         step = expanded_local_pos.long().clamp(max=num_speculative_steps - 1)
         draft_logits = draft_logits[expanded_idx_mapping.long(), step]
-        width = min(target_logits.shape[1], draft_logits.shape[1])
-        target_logits, draft_logits = target_logits[:, :width], draft_logits[:, :width]
+        missing = target_logits.shape[1] - draft_logits.shape[1]
+        if missing:  # the draft model knows fewer tokens; or (< 0) more, which are cut and count as no draft
+            draft_logits = torch.nn.functional.pad(draft_logits, (0, missing), value=-torch.inf)
     cu_nodes = cu_num_logits.int()
     root_position = pos[cu_nodes[:-1].long()].long()
     columns = num_speculative_steps + 1
@@ -226,15 +232,15 @@ def rejection_sample_v2(
         philox_uniform(seed[state].long(), root_position, columns, UNIFORMS_STREAM),
         draft_logits=draft_logits,
         draft_temperature=temperature,
-        temperature=(temperature != 0).float(),  # the target's logits are divided by it already
+        temperature=(temperature > 0).float(),  # the target's logits are divided by it already
         rule="block" if use_block_verification else "rejection",
         max_nodes=columns,
     )
     return sampled, num_accepted + 1
 
 
-def _swap_when_built(sampler_class: type, method: str, swap: Callable[[Any, Any], None]) -> None:
-    """Have `swap(sampler, module)` run whenever a sampler is built, on the module that `method` looks names up in.
+def _swap_when_built(sampler_class: type, method: str, swap: Callable[[Any], None]) -> None:
+    """Have `swap(module)` run whenever a sampler is built, on the module that `method` looks names up in.
 
     That is after every patch that vllm-ascend applies when its worker starts, and follows it into the module of its own
     subclass.
@@ -246,13 +252,35 @@ def _swap_when_built(sampler_class: type, method: str, swap: Callable[[Any, Any]
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        swap(self, sys.modules[getattr(type(self), method).__module__])
+        swap(sys.modules[getattr(type(self), method).__module__])
 
     sampler_class.__init__ = init  # type: ignore[misc]
 
 
-def _swap_v1(sampler: Any, module: Any) -> None:
+def _arguments(theirs: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..., dict[str, Any]] | None:
+    """How the arguments of a call of theirs are named here; None, and a warning, where some are not known here."""
+    signature, known = inspect.signature(theirs), inspect.signature(ours).parameters
+    names = {name: RENAMED.get(name, name) for name in signature.parameters}
+    unknown = sorted(set(names.values()) - set(known))
+    if unknown:
+        warnings.warn(
+            f"specdec_ops: {theirs.__module__}.rejection_sample has arguments not known here ({', '.join(unknown)}); "
+            "it is left as it is",
+            stacklevel=2,
+        )
+        return None
+
+    def named(*args: Any, **kwargs: Any) -> dict[str, Any]:
+        return {names[name]: value for name, value in signature.bind(*args, **kwargs).arguments.items()}
+
+    return named
+
+
+def _swap_v1(module: Any) -> None:
     theirs = getattr(module.rejection_sample, "theirs", module.rejection_sample)
+    arguments = _arguments(theirs, rejection_sample)
+    if arguments is None:
+        return
     rule, logits_may_be_shards = "rejection", False
     if module.__name__.startswith("vllm_ascend"):
         config = importlib.import_module("vllm_ascend.ascend_config").get_ascend_config()
@@ -262,10 +290,12 @@ def _swap_v1(sampler: Any, module: Any) -> None:
         logits_may_be_shards = config.enable_reduce_sample
 
     def verify(*args: Any, **kwargs: Any) -> Tensor:
-        has_columns = isinstance(args[5], tuple) and args[5][1] is not None
-        if kwargs.get("synthetic_mode") or (logits_may_be_shards and not has_columns):
+        given = arguments(*args, **kwargs)
+        logits = given["target_logits"]
+        has_columns = isinstance(logits, tuple) and logits[1] is not None
+        if given.get("synthetic_mode") or (logits_may_be_shards and not has_columns):
             return theirs(*args, **kwargs)
-        return rejection_sample(*args, **kwargs, rule=rule)
+        return rejection_sample(**given, rule=rule)
 
     verify.theirs = theirs  # type: ignore[attr-defined]
     module.rejection_sample = verify
@@ -274,13 +304,17 @@ def _swap_v1(sampler: Any, module: Any) -> None:
         module.sample_recovered_tokens = sample_recovered_tokens
 
 
-def _swap_v2(sampler: Any, module: Any) -> None:
+def _swap_v2(module: Any) -> None:
     theirs = getattr(module.rejection_sample, "theirs", module.rejection_sample)
+    arguments = _arguments(theirs, rejection_sample_v2)
+    if arguments is None:
+        return
 
     def verify(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        if sampler.synthetic_conditional_rates is not None or kwargs.get("contexts") is not None:
+        given = arguments(*args, **kwargs)
+        if given.get("synthetic_conditional_rates") is not None or given.get("contexts") is not None:
             return theirs(*args, **kwargs)
-        return rejection_sample_v2(*args, **kwargs)
+        return rejection_sample_v2(**given)
 
     verify.theirs = theirs  # type: ignore[attr-defined]
     module.rejection_sample = verify

@@ -1,5 +1,6 @@
 """vLLM's layouts, without vLLM: published cases, walks in plain Python, and the plugin on stand-ins for its modules."""
 
+import inspect
 import json
 import sys
 from pathlib import Path
@@ -38,7 +39,7 @@ def ends(sizes: list[int]) -> torch.Tensor:
 # ---- the v1 runner
 
 
-@pytest.mark.parametrize("temperature", [None, 0.0])
+@pytest.mark.parametrize("temperature", [None, 0.0, -1.0])  # older versions mark a greedy request by -1
 @pytest.mark.parametrize("case", published("chain_greedy"))
 def test_published_greedy_chains(case, temperature):
     drafts, sizes = case["drafts"], [len(d) for d in case["drafts"]]
@@ -254,14 +255,40 @@ def test_v2_states_and_padding(block):
 
     sampled, count = run(slice(0, 4))
     assert sampled.dtype == torch.int64 and count.dtype == torch.int32
-    assert ((sampled >= 0).sum(1) == count).all() and (count >= 1).all() and (sampled < vocab - 1).all()
+    assert ((sampled >= 0).sum(1) == count).all() and (count >= 1).all()
     assert count[0] <= 3 and count[2] == 1
-    # The greedy request takes the best of the vocabulary that target and draft share.
-    best = logits[cu[3] : cu[4], : vocab - 1].argmax(-1)
-    assert sampled[3, 0] == best[0]
+    assert sampled[3, 0] == logits[cu[3]].argmax()  # the greedy one
     for b in range(4):
         alone = run(slice(b, b + 1))
         assert torch.equal(alone[0][0], sampled[b]) and alone[1] == count[b]
+
+
+@pytest.mark.parametrize(("target", "draft"), [(4, 3), (3, 4)])
+@pytest.mark.parametrize("block", [False, True])
+def test_v2_follows_the_target_where_vocabularies_differ(target, draft, block):
+    """Neither a token that the draft model does not know nor a draft that the target does not know changes it."""
+    requests, generator = 20000, torch.Generator().manual_seed(5)
+    p = torch.tensor([0.1, 0.2, 0.3, 0.4])[:target]
+    q = torch.tensor([0.3, 0.3, 0.1, 0.3])[:draft]
+    tokens = torch.zeros(requests, 2, dtype=torch.int64)
+    tokens[:, 1] = q.multinomial(requests, replacement=True, generator=generator)
+    each, zeros = torch.arange(requests), torch.zeros(requests, dtype=torch.int64)
+    sampled, _ = vllm.rejection_sample_v2(
+        p.log().expand(2 * requests, target),
+        q.log().expand(1, 1, draft),
+        tokens.flatten(),
+        torch.arange(requests + 1) * 2,
+        torch.arange(2 * requests),
+        zeros,
+        torch.zeros(2 * requests, dtype=torch.int64),
+        torch.tensor([0, 1]).repeat(requests),
+        torch.ones(1),
+        torch.tensor([3]),
+        1,
+        use_block_verification=block,
+    )
+    drawn = sampled[each, 0].bincount(minlength=target) / requests
+    torch.testing.assert_close(drawn, p / p.sum(), atol=0.02, rtol=0)  # more than five standard deviations
 
 
 def test_v2_refuses_rates_and_watermarks():
@@ -277,32 +304,43 @@ def peers(monkeypatch):
     """Modules shaped as vLLM's and vllm-ascend's are: a sampler's methods look functions up in their own module."""
     source = """
 class RejectionSampler(Base):
-    def __init__(self):
-        super().__init__()
-        self.synthetic_conditional_rates = None
     def forward(self, *args, **kwargs):
         return rejection_sample(*args, **kwargs)
     _verify = forward
-def rejection_sample(*args, **kwargs):
+def rejection_sample({arguments}):
     return "theirs"
 expand_batch_to_tokens = sample_recovered_tokens = rejection_sample
 """
+    v1_arguments = (
+        "draft_token_ids, num_draft_tokens, max_spec_len, cu_num_draft_tokens, draft_probs, {logits}, bonus_token_ids, "
+        "sampling_metadata, synthetic_mode=False, synthetic_conditional_rates=None, {last}=None"
+    )
+    v2_arguments = (
+        "target_logits, draft_logits, draft_sampled, cu_num_logits, pos, idx_mapping, expanded_idx_mapping, "
+        "expanded_local_pos, temperature, seed, num_speculative_steps, synthetic_conditional_rates=None, "
+        "use_fp64=False, use_block_verification=False, contexts=None, watermarking=None, "
+        "watermarking_skip_mask=None, watermark_key=None"
+    )
     modules = {}
 
-    def add(name: str, base: type = object) -> ModuleType:
+    def add(name: str, arguments: str, base: type = object) -> ModuleType:
         for i in range(1, len(name.split("."))):
             parent = ".".join(name.split(".")[:i])
             if parent not in sys.modules:
                 monkeypatch.setitem(sys.modules, parent, ModuleType(parent))
         modules[name] = ModuleType(name)
         modules[name].Base = base
-        exec(source, modules[name].__dict__)
+        exec(source.format(arguments=arguments), modules[name].__dict__)
         monkeypatch.setitem(sys.modules, name, modules[name])
         return modules[name]
 
-    v1 = add("vllm.v1.sample.rejection_sampler")
-    v2 = add("vllm.v1.worker.gpu.spec_decode.rejection_sampler")
-    ascend = add("vllm_ascend.sample.rejection_sampler", v1.RejectionSampler)
+    v1 = add("vllm.v1.sample.rejection_sampler", v1_arguments.format(logits="target_logits", last="use_fp64_gumbel"))
+    v2 = add("vllm.v1.worker.gpu.spec_decode.rejection_sampler", v2_arguments)
+    ascend = add(
+        "vllm_ascend.sample.rejection_sampler",
+        v1_arguments.format(logits="target_logits_or_tuple", last="ori_target_logits"),
+        v1.RejectionSampler,
+    )
     config = ModuleType("vllm_ascend.ascend_config")
     options = SimpleNamespace(enable_entropy_verify=False, enable_block_verify=False)
     config.get_ascend_config = lambda: SimpleNamespace(rejection_sampler_config=options, enable_reduce_sample=False)
@@ -336,6 +374,32 @@ def test_the_plugin_swaps_both_runners_and_leaves_rates_to_vllm(peers, monkeypat
     sampled, count = peers.v2.RejectionSampler()._verify(*call, *rest)
     assert sampled.tolist() == [[2, 1]] and count.tolist() == [2]
     assert peers.v2.RejectionSampler()._verify(*call, *rest, contexts=one) == "theirs"
+    assert peers.v2.RejectionSampler()._verify(*call, *rest, torch.ones(1)) == "theirs"
+
+
+@pytest.mark.parametrize("name", ["v1", "ascend"])
+def test_calls_with_keywords(peers, monkeypatch, name):
+    monkeypatch.setenv("SPECDEC_VLLM", "1")
+    vllm.register()
+    module = getattr(peers, name)
+    names = list(inspect.signature(module.rejection_sample).parameters)
+    assert module.RejectionSampler().forward(**dict(zip(names, V1_CALL, strict=False))).tolist() == [[2, 1]]
+
+
+def test_functions_with_arguments_not_known_here_are_left_alone(peers, monkeypatch):
+    """Versions of vLLM before it handed over logits hand over probabilities in their place."""
+    monkeypatch.setenv("SPECDEC_VLLM", "1")
+    vllm.register()
+
+    def rejection_sample(
+        draft_token_ids, num_draft_tokens, max_spec_len, cu, draft_probs, target_probs, bonus, sampling
+    ):
+        return "theirs"
+
+    peers.v1.rejection_sample = peers.v2.rejection_sample = rejection_sample
+    for module in (peers.v1, peers.v2):
+        with pytest.warns(UserWarning, match="arguments not known here .*target_probs.*; it is left as it is"):
+            assert module.RejectionSampler().forward(*V1_CALL) == "theirs"
 
 
 def test_the_swap_survives_the_patches_of_vllm_ascend(peers, monkeypatch):
