@@ -1,4 +1,4 @@
-"""FlashInfer's sampling, merging and paged attention with custom masks: same arguments, same results.
+"""FlashInfer's sampling, merging and paged attention with custom masks.
 
 Where FlashInfer takes probabilities, the operators get their logarithm: logits up to a constant a row, -inf for 0.
 Top-k and min-p are decided before, on the probabilities themselves, by torch's sort: logarithms merge near neighbours.
@@ -10,16 +10,68 @@ the same whatever else is in the batch (in `chain_speculative_sampling`, too, wh
 only). Without a seed they come from `generator`. As theirs, a seed must not be used twice with the same offset.
 """
 
+import functools
 import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from specdec_ops.integrations import cu_nodes_of_equal
+from specdec_ops.integrations import ANY, check_not_served, cu_nodes_of_equal
 from specdec_ops.ops import merge_attention, philox_uniform, sample, tree_attention, verify_chain
 
 SAMPLE_STREAM, CHAIN_STREAM = 0, 1
+# Arguments of the attention wrappers that are not parameters here, for `check_not_served`. Those of the constructor but
+# `backend` belong to CUDA graphs, for which `plan` would have to write where it wrote before.
+WRAPPER_ARGUMENTS = {
+    "use_cuda_graph": False,
+    "use_tensor_cores": ANY,
+    "backend": ANY,
+    "jit_args": None,
+    "jit_kwargs": None,
+    "qo_indptr_buf": None,
+    "paged_kv_indptr_buf": None,
+    "paged_kv_indices_buf": None,
+    "paged_kv_last_page_len_buf": None,
+    "custom_mask_buf": None,
+    "mask_indptr_buf": None,
+    "paged_kv_indptr_buffer": None,
+    "paged_kv_indices_buffer": None,
+    "paged_kv_last_page_len_buffer": None,
+}
+PLAN_ARGUMENTS = {
+    "pos_encoding_mode": "NONE",
+    "rope_scale": ANY,  # of another pos_encoding_mode
+    "rope_theta": ANY,
+    "use_fp16_qk_reduction": ANY,
+    "q_data_type": ANY,  # the tensors tell
+    "kv_data_type": ANY,
+    "data_type": ANY,
+    "non_blocking": ANY,
+    "window_right": 0,
+    "prefix_len_ptr": None,
+    "token_pos_in_items_ptr": None,
+    "token_pos_in_items_len": 0,
+    "max_item_len_ptr": None,
+    "seq_lens": ANY,  # as the page tables tell
+    "seq_lens_q": ANY,
+    "block_tables": ANY,
+    "max_token_per_sequence": ANY,
+    "max_sequence_kv": ANY,
+    "fixed_split_size": ANY,  # results never depend on the batch
+    "disable_split_kv": ANY,
+}
+RUN_ARGUMENTS = {
+    "q_scale": 1.0,
+    "k_scale": 1.0,
+    "v_scale": 1.0,
+    "enable_pdl": ANY,
+    "q_len_per_req": ANY,  # as planned
+    "kv_cache_sf": None,
+    "skip_softmax_threshold_scale_factor": None,
+    "use_fp16_softmax": ANY,
+    "uses_spcompress": False,
+}
 
 
 def _uniforms(
@@ -38,7 +90,8 @@ def _uniforms(
 
     def words(value: int | Tensor | None, name: str) -> Tensor:
         if not isinstance(value, Tensor):
-            return torch.full((1,), value or 0, dtype=torch.int64, device=device)
+            signed = ((value or 0) + 2**63) % 2**64 - 2**63  # the same 64 bits
+            return torch.full((1,), signed, dtype=torch.int64, device=device)
         if value.dtype not in (torch.int64, torch.uint64) or value.ndim != 1 or value.shape[0] not in (1, batch):
             raise ValueError(
                 f"{name}: expected int64 or uint64 [1] or [{batch}], got {value.dtype} {list(value.shape)}"
@@ -319,14 +372,35 @@ def merge_state(v_a: Tensor, s_a: Tensor, v_b: Tensor, s_b: Tensor) -> tuple[Ten
     return v, s / math.log(2)
 
 
+def merge_state_in_place(v: Tensor, s: Tensor, v_other: Tensor, s_other: Tensor, mask: Tensor | None = None) -> None:
+    """`merge_state`, written to `v` and `s`; with a bool `mask [N]` in its rows alone."""
+    for state, merged in zip((v, s), merge_state(v, s, v_other, s_other), strict=True):
+        if mask is not None:
+            merged = torch.where(mask.view(-1, *[1] * (state.ndim - 1)), merged, state)
+        state.copy_(merged)
+
+
+def merge_states(v: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
+    """`merge_state` of many: outputs `[N, S, H, D]` and log-sum-exps `[N, S, H]`."""
+    states = [(v_i.contiguous(), s_i.contiguous()) for v_i, s_i in zip(v.float().unbind(1), s.unbind(1), strict=True)]
+    merged, lse = functools.reduce(lambda a, b: merge_state(*a, *b), states)
+    return merged.to(v.dtype), lse.float()
+
+
+def _into(buffer: Tensor | None, value: Tensor) -> Tensor:
+    return value if buffer is None else buffer.copy_(value)
+
+
 class BatchPrefillWithPagedKVCacheWrapper:
     """Verification through FlashInfer's paged prefill: `plan` with page tables in CSR and masks, then `run` a layer.
 
     The queries of a request are its candidates, the last `qo_len` of its `kv_len` tokens; all of them see the tokens
     before, whatever their mask says. `plan` reads the indptrs on the host, as FlashInfer's does; `run` reads nothing.
+    Further arguments of FlashInfer's (`others`) may be given where they ask for nothing; else they raise a ValueError.
     """
 
-    def __init__(self, float_workspace_buffer: Tensor | None = None, kv_layout: str = "NHD") -> None:
+    def __init__(self, float_workspace_buffer: Tensor | None = None, kv_layout: str = "NHD", **others: Any) -> None:
+        check_not_served(others, WRAPPER_ARGUMENTS)
         if kv_layout not in ("NHD", "HND"):
             raise ValueError(f"kv_layout: expected NHD or HND, got {kv_layout}")
         self._kv_layout = kv_layout
@@ -349,6 +423,7 @@ class BatchPrefillWithPagedKVCacheWrapper:
         sm_scale: float | None = None,
         window_left: int = -1,
         logits_soft_cap: float | None = None,
+        **others: Any,
     ) -> None:
         """Translate the page tables and the mask.
 
@@ -365,7 +440,9 @@ class BatchPrefillWithPagedKVCacheWrapper:
             causal: without a mask, whether a candidate sees only those before it.
             window_left: a key at most this many positions back is seen; -1 for all. Positions count depth in the tree.
             logits_soft_cap: bound of the scores.
+            others: see above; `o_data_type` must be `q_data_type`.
         """
+        check_not_served(others, PLAN_ARGUMENTS | {"o_data_type": others.get("q_data_type")})
         device, total = qo_indptr.device, int(qo_indptr[-1])
         qo_len, pages = qo_indptr.diff(), paged_kv_indptr.diff()
         page = torch.arange(int(pages.max()), device=device)
@@ -399,17 +476,23 @@ class BatchPrefillWithPagedKVCacheWrapper:
         q: Tensor,
         paged_kv_cache: Tensor | tuple[Tensor, Tensor],
         *,
+        out: Tensor | None = None,
+        lse: Tensor | None = None,
         return_lse: bool = False,
+        window_left: int | None = None,
         sinks: Tensor | None = None,
+        **others: Any,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Attention of the candidates `q [N, H, D]` over the pages `[pages, 2, page_size, H_kv, D]`, or a pair of them.
 
-        With `return_lse`, base-2 log-sum-exps float32 `[N, H]`, too.
+        With `return_lse`, base-2 log-sum-exps float32 `[N, H]`, too. `out` and `lse` are written where they are given;
+        `window_left` replaces the planned one.
         """
+        check_not_served(others, RUN_ARGUMENTS)
         k_cache, v_cache = paged_kv_cache if isinstance(paged_kv_cache, tuple) else paged_kv_cache.unbind(1)
         if self._kv_layout == "HND":
             k_cache, v_cache = k_cache.transpose(1, 2), v_cache.transpose(1, 2)
-        out, lse = tree_attention(
+        attended, log_sum = tree_attention(
             q,
             k_cache,
             v_cache,
@@ -419,8 +502,35 @@ class BatchPrefillWithPagedKVCacheWrapper:
             self._mask,
             scale=self._scale,
             softcap=self._softcap,
-            window=self._window,
+            window=self._window if window_left is None else window_left + 1,
             sinks=sinks,
             max_nodes=self._max_nodes,
         )
-        return (out, lse / math.log(2)) if return_lse else out
+        out = _into(out, attended)
+        return (out, _into(lse, log_sum / math.log(2))) if return_lse else out
+
+
+class BatchDecodeWithPagedKVCacheWrapper:
+    """FlashInfer's paged decode: the prefill above for one query a request, or a chain of `q_len_per_req`."""
+
+    def __init__(self, float_workspace_buffer: Tensor | None = None, kv_layout: str = "NHD", **others: Any) -> None:
+        self._prefill = BatchPrefillWithPagedKVCacheWrapper(float_workspace_buffer, kv_layout, **others)
+        self.run = self._prefill.run
+
+    def plan(
+        self,
+        indptr: Tensor,
+        indices: Tensor,
+        last_page_len: Tensor,
+        num_qo_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        page_size: int,
+        *,
+        q_len_per_req: int = 1,
+        **options: Any,
+    ) -> None:
+        """Translate the page tables; `options` are those of the prefill's `plan`."""
+        qo_indptr = cu_nodes_of_equal(last_page_len.shape[0], q_len_per_req, indptr.device)
+        tables = (indptr, indices, last_page_len, num_qo_heads, num_kv_heads, head_dim, page_size)
+        self._prefill.plan(qo_indptr, *tables, causal=True, **options)

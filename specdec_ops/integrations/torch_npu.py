@@ -5,13 +5,39 @@ This one takes tensors, and masks as the bits of `tree_mask`.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from specdec_ops.integrations import check_not_served, cu_nodes_of_equal
 from specdec_ops.ops import tree_attention
 
 ALL_TOKENS = 2147483647
+NOT_SERVED = dict.fromkeys(
+    (
+        "pse_shift",
+        "dequant_scale1",
+        "quant_scale1",
+        "dequant_scale2",
+        "quant_scale2",
+        "quant_offset2",
+        "antiquant_scale",
+        "antiquant_offset",
+        "query_padding_size",
+        "kv_padding_size",
+        "key_antiquant_scale",
+        "key_antiquant_offset",
+        "value_antiquant_scale",
+        "value_antiquant_offset",
+        "key_shared_prefix",
+        "value_shared_prefix",
+        "actual_shared_prefix_len",
+        "query_rope",
+        "key_rope",
+        "key_rope_antiquant_scale",
+    )
+) | {"antiquant_mode": 0, "key_antiquant_mode": 0, "value_antiquant_mode": 0}
 
 
 def _lengths(value: Tensor | Sequence[int], device: torch.device) -> Tensor:
@@ -48,6 +74,7 @@ def npu_fused_infer_attention_score(
     inner_precise: int = 0,
     block_size: int = 0,
     softmax_lse_flag: bool = False,
+    **others: Any,
 ) -> tuple[Tensor, Tensor]:
     """Attention of the last tokens of each request, its candidates, over a paged cache that holds them already.
 
@@ -58,7 +85,8 @@ def npu_fused_infer_attention_score(
         atten_mask: with `sparse_mode` 0, which candidates see which: int64 `[T, W]`, the bits of `tree_mask`; or bool
             `[Q, S_kv]`, `[B, Q, S_kv]` or `[B, 1, Q, S_kv]`, true where hidden, of which the columns of the candidates
             are read. Not read in the other modes.
-        actual_seq_lengths: TND only: ends of the requests' rows, `[B]`. A tensor is not read on the host.
+        actual_seq_lengths: `[B]`. TND: ends of the requests' rows. Else: how many of its `S` rows are candidates, all
+            by default; the output of the others may be anything. A tensor is not read on the host.
         actual_seq_lengths_kv: tokens in the cache, the candidates included, `[B]`; likewise.
         block_table: int32 `[B, max_blocks]`.
         num_heads, num_key_value_heads: heads of query and cache; 0: as many.
@@ -68,20 +96,22 @@ def npu_fused_infer_attention_score(
         input_layout: TND, BSH, BSND or BNSD.
         sparse_mode: 0: all candidates see each other, or as `atten_mask` tells; 3: chains; 4: chains and a window.
         softmax_lse_flag: return the log-sum-exps.
+        others: torch_npu's further arguments, where they ask for nothing (None, or a mode of 0).
 
     Returns:
         The output in the query's layout, and natural log-sum-exps float32 `[T, N, 1]` (TND) or `[B, N, S, 1]`; one 0
         without the flag.
 
     Raises:
-        ValueError: a mode or layout that is not served, or as `tree_attention`.
+        ValueError: a mode, layout or argument that is not served, or as `tree_attention`.
     """
+    check_not_served(others, NOT_SERVED)
     if sparse_mode not in (0, 3, 4):
         raise ValueError(f"sparse_mode: expected 0, 3 or 4, got {sparse_mode}")
     if input_layout not in ("TND", "BSH", "BSND", "BNSD"):
         raise ValueError(f"input_layout: expected TND, BSH, BSND or BNSD, got {input_layout}")
-    if (actual_seq_lengths is None) == (input_layout == "TND"):
-        raise ValueError("actual_seq_lengths: expected with the layout TND, and with no other")
+    if actual_seq_lengths is None and input_layout == "TND":
+        raise ValueError("actual_seq_lengths: expected with the layout TND, got None")
     device, kv_heads = query.device, num_key_value_heads or num_heads
     kv_lens = _lengths(actual_seq_lengths_kv, device)
     batch = kv_lens.shape[0]
@@ -89,14 +119,14 @@ def npu_fused_infer_attention_score(
     if input_layout == "TND":
         assert actual_seq_lengths is not None
         q, most = query, query.shape[0]
-        ends = _lengths(actual_seq_lengths, device)
+        cu_nodes = torch.nn.functional.pad(_lengths(actual_seq_lengths, device), (1, 0))
+        nodes = cu_nodes.diff()
     else:
         q = query.transpose(1, 2) if input_layout == "BNSD" else query
         most = q.shape[1]
         q = q.reshape(batch * most, num_heads, -1)
-        ends = torch.arange(most, (batch + 1) * most, most, device=device)[:batch]
-    cu_nodes = torch.nn.functional.pad(ends, (1, 0))
-    nodes = cu_nodes.diff()
+        cu_nodes = cu_nodes_of_equal(batch, most, device)  # rows that are no candidates come last, seen by no other
+        nodes = cu_nodes.diff() if actual_seq_lengths is None else _lengths(actual_seq_lengths, device)
 
     mask = None
     if sparse_mode == 0 and atten_mask is not None and atten_mask.dtype == torch.int64:
@@ -109,7 +139,7 @@ def npu_fused_infer_attention_score(
             hidden = hidden[None] if hidden.ndim == 2 else hidden
             most = min(most, hidden.shape[1])
         row = torch.arange(q.shape[0], device=device)
-        request = torch.searchsorted(ends, row.to(ends.dtype), right=True).clamp(max=batch - 1)
+        request = torch.searchsorted(cu_nodes[1:].contiguous(), row.to(cu_nodes.dtype), right=True).clamp(max=batch - 1)
         mask = _bits(hidden, request, row - cu_nodes[request], nodes, kv_lens)
 
     def pages(cache: Tensor) -> Tensor:  # [blocks, block_size, H_kv, D]

@@ -52,6 +52,14 @@ def test_one_seed_gives_each_request_its_own_numbers():
     assert not torch.equal(tokens, flashinfer.sampling_from_probs(p, seed=4, offset=0))
 
 
+def test_seeds_are_64_bits_of_either_sign():
+    p = torch.full((500, 100), 0.01)
+    tokens = flashinfer.sampling_from_probs(p, seed=2**64 - 3, offset=2**63)
+    assert torch.equal(tokens, flashinfer.sampling_from_probs(p, seed=-3, offset=-(2**63)))
+    words = torch.tensor([2**64 - 3], dtype=torch.uint64), torch.tensor([2**63], dtype=torch.uint64)
+    assert torch.equal(tokens, flashinfer.sampling_from_probs(p, seed=words[0], offset=words[1]))
+
+
 @pytest.mark.parametrize(
     ("seed", "offset"),
     [(torch.tensor([1]), 0), (torch.tensor([1, 2]), torch.tensor([0])), (torch.tensor([1.0]), torch.tensor([0]))],
@@ -266,6 +274,82 @@ def test_merge_state_is_in_base_two():
 
     merged = flashinfer.merge_state(*attend(slice(0, 3)), *attend(slice(3, 8)))
     torch.testing.assert_close(merged, attend(slice(0, 8)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_merging_many_states_and_in_place(dtype):
+    generator = torch.Generator().manual_seed(6)
+    v = torch.randn(5, 4, 3, 8, generator=generator).to(dtype)
+    s = torch.randn(5, 4, 3, generator=generator) * 3
+    s[2, 1:] = -torch.inf
+    weights = torch.softmax(s * math.log(2), 1)[..., None]
+    merged, lse = flashinfer.merge_states(v, s)
+    assert merged.dtype == dtype
+    torch.testing.assert_close(merged, (weights * v.float()).sum(1).to(dtype))
+    torch.testing.assert_close(lse, (s * math.log(2)).logsumexp(1) / math.log(2))
+
+    mask = torch.tensor([True, False, True, True, False])
+    a, b = (v[:, 0].clone(), s[:, 0].clone()), (v[:, 1].contiguous(), s[:, 1].contiguous())
+    wanted = flashinfer.merge_state(*a, *b)
+    before = a[0].clone(), a[1].clone()
+    flashinfer.merge_state_in_place(*a, *b, mask)
+    for state, new, old in zip(a, wanted, before, strict=True):
+        assert torch.equal(state[mask], new[mask]) and torch.equal(state[~mask], old[~mask])
+    flashinfer.merge_state_in_place(*before, *b)
+    assert torch.equal(before[0], wanted[0]) and torch.equal(before[1], wanted[1])
+
+
+def decode_case(queries: int) -> tuple[torch.Tensor, torch.Tensor, tuple]:
+    """Queries of three requests, pages of four tokens and the page tables."""
+    generator = torch.Generator().manual_seed(7)
+    cache = torch.randn(6, 2, 4, 2, 8, generator=generator)
+    q = torch.randn(3 * queries, 4, 8, generator=generator)
+    tables = torch.tensor([0, 2, 3, 6]), torch.tensor([4, 0, 2, 5, 1, 3]), torch.tensor([3, 4, 1])
+    return q, cache, tuple(x.int() for x in tables)
+
+
+@pytest.mark.parametrize("queries", [1, 3])
+def test_decode_is_prefill_of_chains(queries):
+    q, cache, tables = decode_case(queries)
+    prefill, decode = flashinfer.BatchPrefillWithPagedKVCacheWrapper(), flashinfer.BatchDecodeWithPagedKVCacheWrapper()
+    prefill.plan(torch.arange(4).int() * queries, *tables, 4, 2, 8, 4, causal=True)
+    decode.plan(*tables, 4, 2, 8, 4, q_len_per_req=queries, q_data_type=torch.float32)
+    for actual, expected in zip(
+        decode.run(q, cache, return_lse=True), prefill.run(q, cache, return_lse=True), strict=True
+    ):
+        assert torch.equal(actual, expected)
+
+
+def test_arguments_of_the_wrappers_that_ask_for_nothing():
+    q, cache, tables = decode_case(1)
+    wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(
+        torch.empty(8), "NHD", use_cuda_graph=False, use_tensor_cores=True, backend="fa2"
+    )
+    types = {"q_data_type": torch.float32, "kv_data_type": torch.float32, "o_data_type": torch.float32}
+    wrapper.plan(*tables, 4, 2, 8, 4, pos_encoding_mode="NONE", **types, disable_split_kv=True)
+    out, lse = torch.empty_like(q), torch.empty(3, 4)
+    given = wrapper.run(q, cache, out=out, lse=lse, return_lse=True, k_scale=1.0, v_scale=None, enable_pdl=True)
+    assert given[0] is out and given[1] is lse
+    assert torch.equal(out, wrapper.run(q, cache))
+    assert not torch.equal(out, wrapper.run(q, cache, window_left=1))
+
+
+@pytest.mark.parametrize(
+    ("constructor", "plan", "run", "name"),
+    [
+        ({"use_cuda_graph": True}, {}, {}, "use_cuda_graph: expected False"),
+        ({}, {"pos_encoding_mode": "ROPE_LLAMA"}, {}, "pos_encoding_mode: expected NONE"),
+        ({}, {"q_data_type": torch.float32, "o_data_type": torch.float16}, {}, "o_data_type: expected torch.float32"),
+        ({}, {"prefix_len_ptr": torch.ones(3)}, {}, "prefix_len_ptr: expected None.*got a tensor"),
+        ({}, {}, {"k_scale": 0.5}, "k_scale: expected 1.0, nothing else is served; got 0.5"),
+    ],
+)
+def test_arguments_of_the_wrappers_that_are_not_served(constructor, plan, run, name):
+    q, cache, tables = decode_case(1)
+    with pytest.raises(ValueError, match=name):
+        wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(**constructor)
+        wrapper.plan(torch.arange(4).int(), *tables, 4, 2, 8, 4, **plan)
+        wrapper.run(q, cache, **run)
 
 
 @pytest.mark.parametrize("layout", ["NHD", "HND"])

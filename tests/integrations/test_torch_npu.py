@@ -95,6 +95,26 @@ def test_padded_layouts(layout):
     close((out.reshape(9, HEADS, DIM), lse.transpose(1, 2).flatten(0, 1)), case.dense(case.chains()))
 
 
+@pytest.mark.parametrize("lengths", [torch.tensor, list])
+@pytest.mark.parametrize("sparse_mode", [0, 3])
+def test_padded_layouts_with_fewer_candidates(lengths, sparse_mode):
+    case = Case([3, 1, 2], [12, 3, 10])
+    query = torch.full((3, 3, HEADS, DIM), 9.0)
+    is_candidate = torch.arange(3) < torch.tensor(case.candidates)[:, None]
+    query[is_candidate] = case.q
+    out, lse = call(
+        case,
+        query,
+        "BSND",
+        actual_seq_lengths=lengths(case.candidates),
+        actual_seq_lengths_kv=lengths(case.kv_lens),
+        sparse_mode=sparse_mode,
+    )
+    sees = case.chains() if sparse_mode == 3 else case.with_nodes([torch.ones(n, n).bool() for n in case.candidates])
+    close((out[is_candidate], lse.transpose(1, 2)[is_candidate]), case.dense(sees))
+    assert out.isfinite().all()
+
+
 @pytest.mark.parametrize("form", ["bits", "[B,Q,S]", "[B,1,Q,S]", "none"])
 def test_trees(form):
     case = Case([4, 6, 1], [9, 6, 8])
@@ -148,6 +168,8 @@ def test_one_mask_for_all_and_heads_before_pages():
         ({"sparse_mode": 2}, "sparse_mode: expected 0, 3 or 4, got 2"),
         ({"input_layout": "SBH"}, "input_layout: expected TND, BSH, BSND or BNSD, got SBH"),
         ({"actual_seq_lengths": None}, "actual_seq_lengths: expected with the layout TND"),
+        ({"antiquant_mode": 1}, "antiquant_mode: expected 0, nothing else is served; got 1"),
+        ({"query_rope": torch.ones(1)}, "query_rope: expected None, nothing else is served; got a tensor"),
     ],
 )
 def test_what_is_not_served(changes, message):
@@ -157,3 +179,13 @@ def test_what_is_not_served(changes, message):
         npu_fused_infer_attention_score(
             case.q, case.k, case.v, block_table=case.table, actual_seq_lengths_kv=KV_LENS, **options
         )
+
+
+def test_arguments_that_ask_for_nothing():
+    case = Case(CANDIDATES, KV_LENS)
+    options = {"actual_seq_lengths": [3, 6, 9], "actual_seq_lengths_kv": KV_LENS, "sparse_mode": 3}
+    plain = call(case, case.q, "TND", **options)
+    given = call(case, case.q, "TND", **options, antiquant_mode=0, key_antiquant_mode=0, quant_scale1=None)
+    assert torch.equal(plain[0], given[0])
+    with pytest.raises(TypeError, match="quant_scale9: no such argument"):
+        call(case, case.q, "TND", **options, quant_scale9=None)
