@@ -133,6 +133,18 @@ def test_bad_uniforms_and_parameters(backend, operator, rule):
 
 
 @each_rule
+def test_infinite_temperature(backend, operator, rule):
+    """Uniform over what is kept, also of a draft."""
+    case = random_case(operator, rule, sizes=[5] * 6, vocab=19, filters=False)
+    case.target_logits[:, ::4] = case.options["draft_logits"][:, 1::4] = -torch.inf
+    case.options["temperature"][:] = torch.inf
+    case.options["draft_temperature"][3:] = torch.inf
+    filters = {"top_k": torch.tensor([0, 3, 0, 0, 7, 0]).int(), "min_p": torch.tensor([0.0, 0, 0, 0.5, 0.9, 0])}
+    for options in (case.options, case.options | filters | {"top_p": torch.tensor([1, 1, 0.55, 1, 1, 0.0])}):
+        assert_agrees(replace(case, options=options), backend, backend.device, decided=0.6)
+
+
+@each_rule
 def test_a_token_without_probability_is_never_accepted_nor_drawn(backend, operator, rule):
     case = random_case(operator, rule, sizes=[4] * 6, vocab=9, filters=False)
     case = replace(case, uniforms=torch.zeros_like(case.uniforms))
