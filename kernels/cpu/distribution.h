@@ -382,7 +382,7 @@ inline float filter_cut(const Distribution& d, const Filters& filters) {
         cut,
         threshold(kept, d.max, temperature, filters.top_p * total, [&](F v) { return weight(d, v); }, buffer.get()));
   }
-  if (filters.min_p > 0)
+  if (filters.min_p > 0 && filters.temperature < kInf)  // at an infinite one no id is less likely than another
     cut = std::max(cut, float(d.max + std::log(std::min(filters.min_p, 1.f)) * double(temperature)));
   return cut;
 }

@@ -139,7 +139,7 @@ def test_infinite_temperature(backend, operator, rule):
     case.target_logits[:, ::4] = case.options["draft_logits"][:, 1::4] = -torch.inf
     case.options["temperature"][:] = torch.inf
     case.options["draft_temperature"][3:] = torch.inf
-    filters = {"top_k": torch.tensor([0, 3, 0, 0, 7, 0]).int(), "min_p": torch.tensor([0.0, 0, 0, 0.5, 0.9, 0])}
+    filters = {"top_k": torch.tensor([0, 3, 0, 0, 7, 0]).int(), "min_p": torch.tensor([0.0, 0, 0, 0.5, 1.0, 0])}
     for options in (case.options, case.options | filters | {"top_p": torch.tensor([1, 1, 0.55, 1, 1, 0.0])}):
         assert_agrees(replace(case, options=options), backend, backend.device, decided=0.6)
 
