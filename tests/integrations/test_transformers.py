@@ -79,6 +79,7 @@ def test_sinks_of_half_precision():
     seen = batch["attention_mask"].bool()
     torch.testing.assert_close(actual[seen], expected[seen], rtol=0, atol=0.05 * expected.abs().max().item())
     prompt, options = batch["input_ids"][:1], {"max_new_tokens": 8, "do_sample": False, "pad_token_id": 0}
+    options["attention_mask"] = torch.ones_like(prompt)  # else transformers takes what looks like padding for it
     assert model.generate(prompt, custom_generate=speculative_generate, **options).shape == (1, LENGTHS[0] + 8)
 
 
