@@ -450,16 +450,32 @@ inline Distribution process(const Row& row, const Filters& filters) {
 // What is left of a distribution when ids are taken out of it.
 class Remainder {
  public:
-  explicit Remainder(const Distribution& d) : rest_(d), whole_(d.total) {}
+  explicit Remainder(const Distribution& d) : rest_(d) {}
+
+  bool empty() const { return !(rest_.total > 0); }
+  bool removed(int64_t id) const { return std::find(removed_.begin(), removed_.end(), id) != removed_.end(); }
 
   // Of the ids that are left, normalised; 0 if there are none.
   double probability(int64_t id) const {
-    const bool removed = std::find(removed_.begin(), removed_.end(), id) != removed_.end();
-    return removed || !(rest_.total > 0) ? 0 : SPECDEC_CAPABILITY::probability(rest_, id);
+    return removed(id) || empty() ? 0 : SPECDEC_CAPABILITY::probability(rest_, id);
   }
 
-  // Probability of what is left.
-  double share() const { return rest_.total / whole_; }
+  // Probability of what is left, of what was left in `before`. Either may be too small for its weights: each has a
+  // maximum of its own.
+  double share_of(const Remainder& before) const {
+    if (empty() || before.empty()) return 0;
+    return rest_.total / before.rest_.total * std::exp2((double(rest_.max) - before.rest_.max) * rest_.scale);
+  }
+
+  // Takes factor * probability from what is in `out`, down to 0. Removed ids get 0.
+  void subtract(int64_t begin, int64_t n, double factor, float* out) const {
+    if (!empty()) {
+      alignas(64) float minus[kChunk];
+      probabilities(rest_, begin, n, minus, factor);
+      for (int64_t i = 0; i < n; i += kLanes) store(out + i, max(load(out + i) - load(minus + i), F{}));
+    }
+    clear_removed(begin, n, out);
+  }
 
   void remove(int64_t id) {
     removed_.push_back(id);
@@ -467,11 +483,12 @@ class Remainder {
     const int64_t begin = id / kChunk * kChunk;
     rest_.mass[id / kChunk] = mass(begin, std::min(kChunk, rest_.row.size - begin));
     rest_.total = sum(rest_.mass);
+    if (rest_.total < kRescale && !rescale()) rest_.total = 0;
   }
 
   // Removes nothing. -1 if no id is left.
-  int64_t draw(double u) {
-    if (rest_.total < kRescale && !rescale()) return -1;
+  int64_t draw(double u) const {
+    if (empty()) return -1;
     return SPECDEC_CAPABILITY::draw(rest_.mass, rest_.row.size, u,
                                     [&](int64_t begin, int64_t n, float* out) { fill(begin, n, out); });
   }
@@ -482,6 +499,9 @@ class Remainder {
 
   void fill(int64_t begin, int64_t n, float* out) const {
     weights(rest_, begin, n, 1, out);
+    clear_removed(begin, n, out);
+  }
+  void clear_removed(int64_t begin, int64_t n, float* out) const {
     for (int64_t id : removed_)
       if (begin <= id && id < begin + n) out[id - begin] = 0;
   }
@@ -514,24 +534,22 @@ class Remainder {
   }
 
   Distribution rest_;
-  double whole_;
   std::vector<int64_t> removed_;
 };
 
 // The draft distribution q of a verification is absent where token x was chosen deterministically: q is one-hot at x.
 inline double draft_probability(const std::optional<Distribution>& q, int64_t x) { return q ? probability(*q, x) : 1; }
 
-// Fills max(weight * p - draft_weight * q, 0).
-inline auto residual(const Distribution& p, const std::optional<Distribution>& q, int64_t x, double weight,
-                     double draft_weight = 1) {
-  return [&p, &q, x, weight, draft_weight](int64_t begin, int64_t n, float* out) {
+// Fills max(weight * p - q, 0).
+inline auto residual(const Distribution& p, const std::optional<Distribution>& q, int64_t x, double weight) {
+  return [&p, &q, x, weight](int64_t begin, int64_t n, float* out) {
     probabilities(p, begin, n, out, weight);
     if (!q) {
       if (begin <= x && x < begin + n) out[x - begin] = 0;
       return;
     }
     alignas(64) float minus[kChunk];
-    probabilities(*q, begin, n, minus, draft_weight);
+    probabilities(*q, begin, n, minus);
     for (int64_t i = 0; i < n; i += kLanes) store(out + i, max(load(out + i) - load(minus + i), F{}));
   };
 }

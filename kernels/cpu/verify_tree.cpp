@@ -4,56 +4,67 @@ namespace specdec::cpu::SPECDEC_CAPABILITY {
 
 namespace {
 
+// Fills max(a p - b q, 0).
+auto excess(const Distribution& p, double a, const Remainder& q, double b) {
+  return [&p, a, &q, b](int64_t begin, int64_t n, float* out) {
+    probabilities(p, begin, n, out, a);
+    q.subtract(begin, n, b, out);
+  };
+}
+
 // p of a node and the q of its children, as rejected children leave them: p <- norm(max(weight p - q, 0)), q without
-// the child. Both stay functions of the rows. However many children are rejected, p is max(a p0 - b q0, 0) / total for
-// two numbers a and b: a further residual only lowers it where q is positive, and b / a only grows, so that a rejected
-// child stays at zero. Without q it is p0 less the rejected children.
+// the child. Both stay functions of the rows. However many children are rejected, p is max(a p0 - b q, 0) / total for
+// two numbers a and b, and 0 at those that were rejected before: earlier q are multiples of this one elsewhere. It is
+// the q of the last residual, not of the row, since what is left of a row may be too little for the row's weights.
+// Without q it is p0 less the rejected children.
 class Residual {
  public:
-  Residual(Distribution p, std::optional<Distribution> q) : p_(std::move(p)), q_(std::move(q)), rest_(q_ ? *q_ : p_) {}
+  Residual(Distribution p, const std::optional<Distribution>& q)
+      : p_(std::move(p)), has_q_(q.has_value()), rest_(q ? *q : p_), subtracted_(rest_) {}
 
   const Distribution& original() const { return p_; }
 
   double target(int64_t x) const {
-    if (!q_) return rest_.probability(x);
-    return std::max(a_ * probability(p_, x) - b_ * probability(*q_, x), 0.) / total_;
+    if (!has_q_) return rest_.probability(x);
+    if (subtracted_.removed(x)) return 0;
+    return std::max(a_ * probability(p_, x) - b_ * subtracted_.probability(x), 0.) / total_;
   }
-  double draft(int64_t x) const { return q_ ? rest_.probability(x) : 1; }
+  double draft(int64_t x) const { return has_q_ ? rest_.probability(x) : 1; }
 
   // Returns the mass of max(weight p - q, 0). Where rounding leaves none p stays as it is.
   double reject(int64_t x, double weight) {
-    if (!q_) {
-      const double before = rest_.share();
-      rest_.remove(x);
-      return before > 0 ? weight * rest_.share() / before : 0;
-    }
-    const double share = rest_.share();
-    const double a = weight * a_ / total_, b = weight * b_ / total_ + (share > 0 ? 1 / share : 0);
-    std::vector<double> mass = chunk_masses(p_.row.size, residual(p_, q_, x, a, b));
+    const Remainder before = rest_;
+    rest_.remove(x);
+    if (!has_q_) return weight * rest_.share_of(before);
+    const Remainder& q = before.empty() ? subtracted_ : before;
+    const double a = weight * a_ / total_, earlier = weight * b_ / total_;
+    const double b = before.empty() ? earlier : earlier * before.share_of(subtracted_) + 1;
+    std::vector<double> mass = chunk_masses(p_.row.size, excess(p_, a, q, b));
     const double total = sum(mass);
     if (total > 0) {
       a_ = a, b_ = b, total_ = total;
+      subtracted_ = q;
       mass_ = std::move(mass);
     }
-    rest_.remove(x);
     return total;
   }
 
   int64_t draw(double u) {
     int64_t id = -1;
-    if (!q_)
+    if (!has_q_)
       id = rest_.draw(u);
     else if (!mass_.empty())
-      id = SPECDEC_CAPABILITY::draw(mass_, p_.row.size, u, residual(p_, q_, 0, a_, b_));
+      id = SPECDEC_CAPABILITY::draw(mass_, p_.row.size, u, excess(p_, a_, subtracted_, b_));
     return id < 0 ? SPECDEC_CAPABILITY::draw(p_, u) : id;
   }
 
  private:
   Distribution p_;
-  std::optional<Distribution> q_;
-  Remainder rest_;  // of q; of p where there is no q
+  bool has_q_;
+  Remainder rest_;        // of q; of p where there is no q
+  Remainder subtracted_;  // the rest of q at the last residual
   double a_ = 1, b_ = 0, total_ = 1;
-  std::vector<double> mass_;  // of max(a p0 - b q0, 0) by chunk, once a child is rejected
+  std::vector<double> mass_;  // of max(a p0 - b q, 0) by chunk, once a child is rejected
 };
 
 class Tree : VerifyRequest {

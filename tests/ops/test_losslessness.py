@@ -282,6 +282,15 @@ def test_lossless(backend, rule, settings, vocab, random_drafts):
 
 
 @without_reference
+@each_rule
+def test_lossless_with_cold_drafts(backend, rule):
+    """What is left of q after its best token is less than float32 holds next to it."""
+    settings = [Setting(draft_temperature=temperature) for temperature in (0.03, 0.01, 1e-3)]
+    experiment = Experiment(shape_for(rule), rule, settings, trials=100_000)
+    assert min(experiment.p_values(operator(backend, rule), backend.device)) > 1e-4
+
+
+@without_reference
 @pytest.mark.parametrize("rule", TREE_LOSSLESS)
 def test_lossless_on_a_chain(backend, rule):
     assert min(Experiment(CHAIN, rule).p_values(backend.verify_tree, backend.device)) > 1e-4

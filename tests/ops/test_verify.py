@@ -145,6 +145,21 @@ def test_infinite_temperature(backend, operator, rule):
 
 
 @each_rule
+def test_cold_drafts(backend, operator, rule):
+    """What is left of q after its best token is less than float32 holds next to it."""
+    if backend.name == "triton" and rule in ("recursive", "traversal"):
+        pytest.xfail("docs/triton-ascend.md, known limits")
+    case = random_case(operator, rule, sizes=[6] * 16, vocab=13, filters=False)
+    case.options["draft_temperature"] = torch.tensor([0.1, 0.05, 0.03, 0.02]).repeat(4)
+    case.options["temperature"][:] = 5.0  # many drafts are rejected
+    best = case.options["draft_logits"].view(16, 6, 13)[:, 0].argsort(1, descending=True)
+    case.tokens.view(16, 6)[:, 1:] = best[:, :5]  # as they would be drawn
+    if operator == "verify_tree":
+        case.parents.view(16, 6)[:, 1:] = 0
+    assert_agrees(case, backend, backend.device)
+
+
+@each_rule
 def test_a_token_without_probability_is_never_accepted_nor_drawn(backend, operator, rule):
     case = random_case(operator, rule, sizes=[4] * 6, vocab=9, filters=False)
     case = replace(case, uniforms=torch.zeros_like(case.uniforms))

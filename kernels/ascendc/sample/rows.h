@@ -315,7 +315,7 @@ class Rows : public Passes, public Emitted {
     pass.draft_scale = q.scale;
     pass.draft_max = q.max;
     const float ratio = b / a * (p.total / q.total);
-    pass.ratio = ratio < -kLowest ? ratio : -kLowest;
+    pass.ratio = !(ratio > kSmallest) ? kSmallest : ratio < -kLowest ? ratio : -kLowest;  // 0 * inf would be a NaN
     return pass;
   }
   __aicore__ inline float TotalExcess(uint32_t slot) {

@@ -282,16 +282,18 @@ class Verify : public Rows, public VerifyRequest {
   }
 
   // --- p of a node and the q of its children, as rejected children leave them: p <- norm(max(weight p - q, 0)), q
-  // without the child. However many children are rejected, p is max(a p0 - b q0, 0) / total for two numbers a and b: a
-  // further residual only lowers it where q is positive, and b / a only grows, so that a rejected child stays at zero.
-  // Without q it is p0 less the rejected children.
+  // without the child. However many children are rejected, p is max(a p0 - b q, 0) / total for two numbers a and b,
+  // with the q of the last residual, of which earlier ones are multiples: what is left of a row may be too little for
+  // the row's own weights. q is looked up as if nothing were removed from it: at a rejected child it is too large
+  // rather than 0, so that p stays at zero there. Without q it is p0 less the rejected children.
   struct Residual {
     Row p, q;
     bool has_q;
-    Row rest;      // of q; of p where there is no q
-    int32_t last;  // rejected child, -1 if none
+    Row rest;        // of q; of p where there is no q
+    Row subtracted;  // the rest of q at the last residual
+    int32_t last;    // rejected child, -1 if none
     float a, b, total;
-    int32_t with_mass;  // the rejected child whose pass left max(a p0 - b q0, 0), -1 if none
+    int32_t with_mass;  // the rejected child whose pass left max(a p0 - b q, 0), -1 if none
   };
 
   __aicore__ inline bool Start(int32_t node, bool with_draft, Residual* r) {
@@ -299,6 +301,7 @@ class Verify : public Rows, public VerifyRequest {
     if (!Target(node, &r->p)) return false;
     if (r->p.status == 0 && with_draft && FirstChild(node) >= 0 && !Draft(node, &r->q, &r->has_q)) return false;
     r->rest = r->has_q ? r->q : r->p;
+    r->subtracted = r->q;
     r->last = -1;
     r->a = 1.0f;
     r->total = 1.0f;
@@ -314,9 +317,9 @@ class Verify : public Rows, public VerifyRequest {
     const uint64_t x = static_cast<uint64_t>(Token(child));
     const bool is_left = r.rest.total > 0.0f && !IsRemoved(x);
     if (!r.has_q) return Chances{is_left ? Probability(r.rest, x) : 0.0f, 1.0f};
-    float weights[] = {Exponent(r.p, x), Exponent(r.q, x), is_left ? Exponent(r.rest, x) : -kInf};
+    float weights[] = {Exponent(r.p, x), Exponent(r.subtracted, x), is_left ? Exponent(r.rest, x) : -kInf};
     Exp(weights, 3);
-    const float excess = r.a * (weights[0] / r.p.total) - r.b * (weights[1] / r.q.total);
+    const float excess = r.a * (weights[0] / r.p.total) - r.b * (weights[1] / r.subtracted.total);
     return Chances{excess > 0.0f ? excess / r.total : 0.0f, is_left ? weights[2] / r.rest.total : 0.0f};
   }
   // What is left of the distribution of `whole`.
@@ -329,10 +332,11 @@ class Verify : public Rows, public VerifyRequest {
   __aicore__ inline bool Reject(int32_t node, int32_t child, float weight, Residual* r, float* mass) {
     const uint64_t x = static_cast<uint64_t>(Token(child));
     AddRemoved(x);
+    const Row before = r->rest, q = before.total > 0.0f ? before : r->subtracted;
     int32_t stage = Get(child, kRejected);
     if (stage == kNotRejected) {
-      const Row before = r->rest;
-      const float share = r->has_q ? ShareOf(before, r->q) : 0.0f;
+      float scale_q = weight * r->b / r->total;
+      if (before.total > 0.0f) scale_q = (r->b > 0.0f ? scale_q * ShareOf(before, r->subtracted) : 0.0f) + 1.0f;
       const uint32_t from = r->has_q || r->last >= 0 ? SlotOf(static_cast<uint32_t>(node), 1) : r->p.slot;
       Row rest = before;
       rest.slot = SlotOf(static_cast<uint32_t>(node), 1);
@@ -340,12 +344,12 @@ class Verify : public Rows, public VerifyRequest {
       SetFloat(child, kRestMax, rest.max);
       SetFloat(child, kRestTotal, rest.total);
       SetFloat(child, kScaleP, weight * r->a / r->total);
-      SetFloat(child, kScaleQ, weight * r->b / r->total + (share > 0.0f ? 1.0f / share : 0.0f));
+      SetFloat(child, kScaleQ, scale_q);
       if (!r->has_q) SetFloat(child, kMass, before.total > 0.0f ? weight * ShareOf(rest, before) : 0.0f);
       stage = r->has_q ? kRemoved : kDone;
     }
     const uint32_t slot = SlotOf(static_cast<uint32_t>(child), 2);
-    if (stage == kRemoved && Ask(ExcessPass(r->p, r->q, GetFloat(child, kScaleP), GetFloat(child, kScaleQ), slot))) {
+    if (stage == kRemoved && Ask(ExcessPass(r->p, q, GetFloat(child, kScaleP), GetFloat(child, kScaleQ), slot))) {
       stage = kMassAsked;
       Set(child, kRejectedRound, round_);
     } else if (stage == kMassAsked && Get(child, kRejectedRound) != round_) {
@@ -364,6 +368,7 @@ class Verify : public Rows, public VerifyRequest {
       r->a = GetFloat(child, kScaleP);
       r->b = GetFloat(child, kScaleQ);
       r->total = *mass;
+      r->subtracted = q;
       r->with_mass = child;
     }
     return true;
@@ -376,7 +381,8 @@ class Verify : public Rows, public VerifyRequest {
     if (!r.has_q) {
       if (r.rest.total > 0.0f) id = Draw(r.rest, Uniform(0));
     } else if (r.with_mass >= 0) {
-      id = DrawExcess(ExcessPass(r.p, r.q, r.a, r.b, SlotOf(static_cast<uint32_t>(r.with_mass), 2)), Uniform(0));
+      id = DrawExcess(ExcessPass(r.p, r.subtracted, r.a, r.b, SlotOf(static_cast<uint32_t>(r.with_mass), 2)),
+                      Uniform(0));
     }
     ClearRemoved();
     if (id < 0) return EmitBonus(r.p);
