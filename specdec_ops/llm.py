@@ -159,6 +159,8 @@ class TextStream:
 def make_speculative_config(given: SpeculativeConfig | Mapping[str, Any] | None) -> SpeculativeConfig | None:
     if given is None or isinstance(given, SpeculativeConfig):
         return given
+    if "model" in given and "draft_model" in given:
+        raise ValueError("speculative_config: expected model or draft_model, which are the same, got both")
     options = {"draft_model" if name == "model" else name: value for name, value in given.items()}
     names = [field.name for field in fields(SpeculativeConfig)]
     unknown = [name for name in options if name not in names]

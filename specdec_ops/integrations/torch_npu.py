@@ -86,7 +86,7 @@ def npu_fused_infer_attention_score(
             `[Q, S_kv]`, `[B, Q, S_kv]` or `[B, 1, Q, S_kv]`, true where hidden, of which the columns of the candidates
             are read. Not read in the other modes.
         actual_seq_lengths: `[B]`. TND: ends of the requests' rows. Else: how many of its `S` rows are candidates, all
-            by default; the output of the others may be anything. A tensor is not read on the host.
+            by default; the output of the others is 0. A tensor is not read on the host.
         actual_seq_lengths_kv: tokens in the cache, the candidates included, `[B]`; likewise.
         block_table: int32 `[B, max_blocks]`.
         num_heads, num_key_value_heads: heads of query and cache; 0: as many.
@@ -125,8 +125,8 @@ def npu_fused_infer_attention_score(
         q = query.transpose(1, 2) if input_layout == "BNSD" else query
         most = q.shape[1]
         q = q.reshape(batch * most, num_heads, -1)
-        cu_nodes = cu_nodes_of_equal(batch, most, device)  # rows that are no candidates come last, seen by no other
-        nodes = cu_nodes.diff() if actual_seq_lengths is None else _lengths(actual_seq_lengths, device)
+        cu_nodes = cu_nodes_of_equal(batch, most, device)
+        nodes = cu_nodes.diff() if actual_seq_lengths is None else _lengths(actual_seq_lengths, device).clamp(0, most)
 
     mask = None
     if sparse_mode == 0 and atten_mask is not None and atten_mask.dtype == torch.int64:
@@ -145,12 +145,19 @@ def npu_fused_infer_attention_score(
     def pages(cache: Tensor) -> Tensor:  # [blocks, block_size, H_kv, D]
         return cache.transpose(1, 2) if cache.ndim == 4 else cache.unflatten(2, (kv_heads, -1))
 
+    context_lens = kv_lens - nodes
+    if input_layout != "TND" and actual_seq_lengths is not None:
+        # The rows that are no candidates become requests of their own, without a page: nothing is read for them.
+        context_lens = torch.stack([context_lens, torch.zeros_like(context_lens)], 1).flatten()
+        block_table = torch.stack([block_table, torch.full_like(block_table, -1)], 1).flatten(0, 1)
+        begin = cu_nodes[:-1]
+        cu_nodes = torch.cat([torch.stack([begin, begin + nodes], 1).flatten(), cu_nodes[-1:]])
     out, lse = tree_attention(
         q,
         pages(key),
         pages(value),
         block_table,
-        (kv_lens - nodes).int(),
+        context_lens.int(),
         cu_nodes.int(),
         mask,
         scale=scale,
