@@ -665,20 +665,28 @@ inline void clear_uncovered(const TreeAttentionParams& p, const std::vector<Requ
   clear_until(p.num_nodes);
 }
 
-// FewRows serves the requests with up to kFewRows rows a KV head, Kernel the others.
-template <class Kernel, class FewRows>
-void attend(const TreeAttentionParams& p) {
-  const std::vector<Request> requests = list_requests(p);
-  clear_uncovered(p, requests);
-  const int64_t group = p.heads / p.kv_heads;
-  const int64_t state_rows = std::max<int64_t>(1, kStateBytes / int64_t(sizeof(float)) / (p.d_qk + p.d_v));
-  const int64_t row_block = std::max<int64_t>(1, state_rows / Kernel::kTileRows) * Kernel::kTileRows;
+// What a call does: tasks in the order in which they are taken, and those among them whose partial results belong
+// together.
+struct Plan {
+  struct Merge {
+    size_t first_task;
+    int64_t splits, rows;
+  };
+  std::vector<Task> tasks;
+  std::vector<Merge> merges;
+  int64_t partial_rows = 0;
+};
 
-  // What one request's rows see, cut by slots. Only this cut changes the arithmetic.
+// Only the cut by rows and slots, made first, changes the arithmetic.
+Plan make_plan(const TreeAttentionParams& p, const std::vector<Request>& requests, int64_t tile_rows, int64_t keys,
+               int64_t few_rows_keys) {
   struct Span {
     const Request* request;
     int64_t row_begin, row_end, slot_begin, slot_end, split, splits, heads;
   };
+  const int64_t group = p.heads / p.kv_heads;
+  const int64_t state_rows = std::max<int64_t>(1, kStateBytes / int64_t(sizeof(float)) / (p.d_qk + p.d_v));
+  const int64_t row_block = std::max<int64_t>(1, state_rows / tile_rows) * tile_rows;
   std::vector<Span> spans;
   int64_t num_tasks = 0;
   for (const Request& request : requests) {
@@ -695,7 +703,7 @@ void attend(const TreeAttentionParams& p) {
       const int64_t shortest = std::max(kMinSplit, kMinSplitRows * (row_end - row));
       const int64_t wanted =
           std::max<int64_t>(1, std::min(kTasksPerRequest / (row_blocks * head_blocks), slots / shortest));
-      const int64_t split = round_up((slots + wanted - 1) / wanted, rows <= kFewRows ? FewRows::kKeys : Kernel::kKeys);
+      const int64_t split = round_up((slots + wanted - 1) / wanted, rows <= kFewRows ? few_rows_keys : keys);
       const int64_t splits = std::max<int64_t>(1, (slots + split - 1) / std::max<int64_t>(split, 1));
       spans.push_back({&request, row, row_end, slot_begin, slot_end, split, splits, heads});
       num_tasks += splits * head_blocks;
@@ -703,39 +711,46 @@ void attend(const TreeAttentionParams& p) {
   }
   // A short or lonely request occupies all threads by its heads.
   const int64_t wanted_tasks = kTasksPerThread * at::get_num_threads();
-
-  struct Merge {
-    size_t first_task;
-    int64_t splits, rows;
-  };
-  std::vector<Task> tasks;
-  std::vector<Merge> merges;
-  int64_t partial_rows = 0, most_rows = 0, most_few_rows = 0;
+  Plan plan;
   for (const Span& span : spans) {
     const int64_t heads = std::clamp<int64_t>(span.heads * num_tasks / wanted_tasks, 1, span.heads);
-    const int64_t rows = span.row_end - span.row_begin;
-    const bool few = span.request->nodes * group <= kFewRows;
-    int64_t& most = few ? most_few_rows : most_rows;
-    most = std::max(most, heads * round_up(rows, few ? FewRows::kTileRows : Kernel::kTileRows));
     for (int64_t head = 0; head < p.kv_heads; head += heads) {
-      const int64_t head_end = std::min(head + heads, p.kv_heads), task_rows = (head_end - head) * rows;
-      if (span.splits > 1) merges.push_back({tasks.size(), span.splits, task_rows});
+      const int64_t head_end = std::min(head + heads, p.kv_heads);
+      const int64_t task_rows = (head_end - head) * (span.row_end - span.row_begin);
+      if (span.splits > 1) plan.merges.push_back({plan.tasks.size(), span.splits, task_rows});
       for (int64_t i = 0; i < span.splits; ++i) {
         const int64_t begin = span.slot_begin + i * span.split;
-        tasks.push_back({span.request, head, head_end, span.row_begin, span.row_end, begin,
-                         std::min(begin + span.split, span.slot_end), span.splits > 1 ? partial_rows : -1});
-        if (span.splits > 1) partial_rows += task_rows;
+        plan.tasks.push_back({span.request, head, head_end, span.row_begin, span.row_end, begin,
+                              std::min(begin + span.split, span.slot_end), span.splits > 1 ? plan.partial_rows : -1});
+        if (span.splits > 1) plan.partial_rows += task_rows;
       }
     }
   }
+  return plan;
+}
 
-  const Results results(p, partial_rows);
+// FewRows serves the requests with up to kFewRows rows a KV head, Kernel the others.
+template <class Kernel, class FewRows>
+void attend(const TreeAttentionParams& p) {
+  const std::vector<Request> requests = list_requests(p);
+  clear_uncovered(p, requests);
+  const Plan plan = make_plan(p, requests, Kernel::kTileRows, Kernel::kKeys, FewRows::kKeys);
+  const std::vector<Task>& tasks = plan.tasks;
+  const auto is_few = [&](const Task& task) { return task.request->nodes * (p.heads / p.kv_heads) <= kFewRows; };
+  int64_t most_rows = 0, most_few_rows = 0;  // of a task, whole tiles
+  for (const Task& task : tasks) {
+    const int64_t heads = task.head_end - task.head_begin, rows = task.row_end - task.row_begin;
+    int64_t& most = is_few(task) ? most_few_rows : most_rows;
+    most = std::max(most, heads * round_up(rows, is_few(task) ? FewRows::kTileRows : Kernel::kTileRows));
+  }
+
+  const Results results(p, plan.partial_rows);
   std::atomic<size_t> next{0};  // tasks differ in length: whoever is free takes the next one
   at::parallel_for(0, std::min<int64_t>(at::get_num_threads(), tasks.size()), 1, [&](int64_t, int64_t) {
     std::unique_ptr<Worker<Kernel>> worker;
     std::unique_ptr<Worker<FewRows>> few_worker;
     for (size_t i; (i = next++) < tasks.size();) {
-      if (tasks[i].request->nodes * group <= kFewRows) {
+      if (is_few(tasks[i])) {
         if (!few_worker) few_worker = std::make_unique<Worker<FewRows>>(p, results, most_few_rows);
         few_worker->run(tasks[i]);
       } else {
@@ -744,11 +759,13 @@ void attend(const TreeAttentionParams& p) {
       }
     }
   });
-  at::parallel_for(0, merges.size(), 1, [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, plan.merges.size(), 1, [&](int64_t begin, int64_t end) {
     std::vector<float> row(p.d_v);
-    for (int64_t i = begin; i < end; ++i)
-      for (int64_t r = 0; r < merges[i].rows; ++r)
-        results.merge(tasks[merges[i].first_task], merges[i].splits, merges[i].rows, r, row.data());
+    for (int64_t i = begin; i < end; ++i) {
+      const Plan::Merge& merge = plan.merges[i];
+      for (int64_t r = 0; r < merge.rows; ++r)
+        results.merge(tasks[merge.first_task], merge.splits, merge.rows, r, row.data());
+    }
   });
 }
 
