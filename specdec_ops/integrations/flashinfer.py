@@ -48,7 +48,6 @@ PLAN_ARGUMENTS = {
     "kv_data_type": ANY,
     "data_type": ANY,
     "non_blocking": ANY,
-    "window_right": 0,
     "prefix_len_ptr": None,
     "token_pos_in_items_ptr": None,
     "token_pos_in_items_len": 0,
@@ -423,6 +422,7 @@ class BatchPrefillWithPagedKVCacheWrapper:
         sm_scale: float | None = None,
         window_left: int = -1,
         logits_soft_cap: float | None = None,
+        o_data_type: str | torch.dtype | None = None,
         **others: Any,
     ) -> None:
         """Translate the page tables and the mask.
@@ -440,9 +440,11 @@ class BatchPrefillWithPagedKVCacheWrapper:
             causal: without a mask, whether a candidate sees only those before it.
             window_left: a key at most this many positions back is seen; -1 for all. Positions count depth in the tree.
             logits_soft_cap: bound of the scores.
-            others: see above; `o_data_type` must be `q_data_type`.
+            o_data_type: dtype of the output, or its name; must be that of the queries.
+            others: see above.
         """
-        check_not_served(others, PLAN_ARGUMENTS | {"o_data_type": others.get("q_data_type")})
+        check_not_served(others, PLAN_ARGUMENTS)
+        self._out_dtype = getattr(torch, o_data_type) if isinstance(o_data_type, str) else o_data_type
         device, total = qo_indptr.device, int(qo_indptr[-1])
         qo_len, pages = qo_indptr.diff(), paged_kv_indptr.diff()
         page = torch.arange(int(pages.max()), device=device)
@@ -453,7 +455,7 @@ class BatchPrefillWithPagedKVCacheWrapper:
         self._max_nodes = int(qo_len.max())
         self._scale = head_dim_qk**-0.5 if sm_scale is None else sm_scale
         self._window, self._softcap = window_left + 1, logits_soft_cap or 0.0
-        self._mask = None
+        self._mask = self._depth = None
         if custom_mask is None and packed_custom_mask is None and causal:
             return
         row = torch.arange(total, device=device)
@@ -469,6 +471,8 @@ class BatchPrefillWithPagedKVCacheWrapper:
         elif custom_mask is not None:
             place = (place + (bits.cumsum(0) - bits)[request, None]).clamp(max=custom_mask.numel() - 1)
             sees &= custom_mask.flatten()[place].bool()
+        else:  # the mask is no tree's, whose bits would tell the depth
+            self._depth = (row - qo_indptr[request]).int()
         self._mask = (sees.view(total, -1, 64).long() << torch.arange(64, device=device)).sum(-1)
 
     def run(
@@ -489,6 +493,8 @@ class BatchPrefillWithPagedKVCacheWrapper:
         `window_left` replaces the planned one.
         """
         check_not_served(others, RUN_ARGUMENTS)
+        if self._out_dtype not in (None, q.dtype):
+            raise ValueError(f"o_data_type: expected {q.dtype}, the dtype of q, got {self._out_dtype}")
         k_cache, v_cache = paged_kv_cache if isinstance(paged_kv_cache, tuple) else paged_kv_cache.unbind(1)
         if self._kv_layout == "HND":
             k_cache, v_cache = k_cache.transpose(1, 2), v_cache.transpose(1, 2)
@@ -503,6 +509,7 @@ class BatchPrefillWithPagedKVCacheWrapper:
             scale=self._scale,
             softcap=self._softcap,
             window=self._window if window_left is None else window_left + 1,
+            depth=self._depth,
             sinks=sinks,
             max_nodes=self._max_nodes,
         )
@@ -528,9 +535,15 @@ class BatchDecodeWithPagedKVCacheWrapper:
         page_size: int,
         *,
         q_len_per_req: int = 1,
+        window_right: int = 0,
         **options: Any,
     ) -> None:
-        """Translate the page tables; `options` are those of the prefill's `plan`."""
+        """Translate the page tables; `options` are those of the prefill's `plan`.
+
+        With `window_right=-1` the queries of a request see each other in both directions.
+        """
+        if window_right > 0 and q_len_per_req > 1:
+            raise ValueError(f"window_right: expected 0 or -1, nothing else is served; got {window_right}")
         qo_indptr = cu_nodes_of_equal(last_page_len.shape[0], q_len_per_req, indptr.device)
         tables = (indptr, indices, last_page_len, num_qo_heads, num_kv_heads, head_dim, page_size)
-        self._prefill.plan(qo_indptr, *tables, causal=True, **options)
+        self._prefill.plan(qo_indptr, *tables, causal=window_right == 0, **options)

@@ -320,12 +320,31 @@ def test_decode_is_prefill_of_chains(queries):
         assert torch.equal(actual, expected)
 
 
+@pytest.mark.parametrize("window", [-1, 1])
+def test_decode_without_a_bound_on_the_right(window):
+    q, cache, tables = decode_case(3)
+    decode = flashinfer.BatchDecodeWithPagedKVCacheWrapper()
+    decode.plan(*tables, 4, 2, 8, 4, q_len_per_req=3, window_right=-1, window_left=window)
+    lengths = [7, 4, 9]
+    seen = [torch.ones(3, n).triu(-n if window < 0 else n - 3 - window).bool() for n in lengths]
+    out = decode.run(q, cache).unflatten(0, (3, 3))
+    for b, (mask, n) in enumerate(zip(seen, lengths, strict=True)):
+        begin, end = tables[0][b : b + 2].tolist()
+        keys, values = cache[tables[1][begin:end].long()].transpose(0, 1).flatten(1, 2)[:, :n].repeat_interleave(2, 2)
+        expected = torch.nn.functional.scaled_dot_product_attention(
+            *(x.transpose(0, 1) for x in (q.unflatten(0, (3, 3))[b], keys, values)), attn_mask=mask
+        )
+        torch.testing.assert_close(out[b], expected.transpose(0, 1))
+    with pytest.raises(ValueError, match="window_right: expected 0 or -1"):
+        decode.plan(*tables, 4, 2, 8, 4, q_len_per_req=3, window_right=1)
+
+
 def test_arguments_of_the_wrappers_that_ask_for_nothing():
     q, cache, tables = decode_case(1)
     wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(
         torch.empty(8), "NHD", use_cuda_graph=False, use_tensor_cores=True, backend="fa2"
     )
-    types = {"q_data_type": torch.float32, "kv_data_type": torch.float32, "o_data_type": torch.float32}
+    types = {"q_data_type": "float32", "kv_data_type": torch.float32, "o_data_type": torch.float32}
     wrapper.plan(*tables, 4, 2, 8, 4, pos_encoding_mode="NONE", **types, disable_split_kv=True)
     out, lse = torch.empty_like(q), torch.empty(3, 4)
     given = wrapper.run(q, cache, out=out, lse=lse, return_lse=True, k_scale=1.0, v_scale=None, enable_pdl=True)
@@ -339,7 +358,7 @@ def test_arguments_of_the_wrappers_that_ask_for_nothing():
     [
         ({"use_cuda_graph": True}, {}, {}, "use_cuda_graph: expected False"),
         ({}, {"pos_encoding_mode": "ROPE_LLAMA"}, {}, "pos_encoding_mode: expected NONE"),
-        ({}, {"q_data_type": torch.float32, "o_data_type": torch.float16}, {}, "o_data_type: expected torch.float32"),
+        ({}, {"q_data_type": torch.float32, "o_data_type": "float16"}, {}, "o_data_type: expected torch.float32"),
         ({}, {"prefix_len_ptr": torch.ones(3)}, {}, "prefix_len_ptr: expected None.*got a tensor"),
         ({}, {}, {"k_scale": 0.5}, "k_scale: expected 1.0, nothing else is served; got 0.5"),
     ],
