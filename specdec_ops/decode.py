@@ -63,8 +63,8 @@ class SpeculativeDecoder:
         vocab_size = target.config.get_text_config().vocab_size
         self.state = DecodeState(self.config, self.max_model_len, lookahead, vocab_size, device)
         self.target = PagedModel(target, self.state.pool)
-        if self.drafter.needs_hidden:
-            self.state.hidden = self.target.keep_hidden(slots)
+        if self.drafter.hidden_size:
+            self.state.hidden = self.target.keep_hidden(slots, self.drafter.hidden_size)
         # Every request has the same number of nodes, so that shapes never change.
         self.index = torch.arange(self.num_nodes, dtype=torch.int32, device=device).repeat(slots, 1)
         self.cu_nodes = torch.arange(slots + 1, dtype=torch.int32, device=device) * self.num_nodes
@@ -148,7 +148,7 @@ class SpeculativeDecoder:
             state.history, state.lengths, state.finished, verdict.tokens, accepted, state.stop_ids, state.max_lens
         )
         state.roots.copy_(root)
-        if self.drafter.needs_hidden:
+        if self.drafter.hidden_size:
             last = verdict.num_accepted[:, None].long()
             last = last if verdict.path is None else verdict.path.gather(1, last).long()
             hidden = self.target.hidden.view(*self.index.shape, -1)
@@ -253,7 +253,7 @@ class SpeculativeDecoder:
         prompts = self.state.admit(admitted, self.drafter.num_draft)
         # No token is chosen here: the last one of a prompt is the request's first root.
         self.target(prompts.tokens, prompts.positions, prompts.nodes, rows=prompts.before_root)
-        if self.drafter.needs_hidden:
+        if self.drafter.hidden_size:
             self.state.hidden[prompts.slots] = self.target.hidden
         self.drafter.prefill(self.state, prompts)
         self.metrics.seconds["prefill"] += self._now() - start

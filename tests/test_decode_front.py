@@ -334,6 +334,11 @@ def test_medusa_files_and_choices_that_do_not_fit(folders, tmp_path):
         MedusaHeads(folders / "medusa.safetensors")
     with pytest.raises(ValueError, match="holds no Medusa heads"):
         MedusaHeads(folders / "target" / "model.safetensors", 3)
+    for choices in ([(256,)], [(0,), (0, -1)]):
+        with pytest.raises(ValueError, match=r"expected ranks from 0 to 255, as the heads of .* know 256 tokens"):
+            MedusaHeads(folders / "medusa.safetensors", choices=choices)
+    with pytest.raises(ValueError, match="made for a hidden size of 32, and the target has 48"):
+        SpeculativeDecoder(make_model(hidden_size=48), MedusaHeads(folders / "medusa.safetensors", 3))
 
 
 def test_a_target_that_gives_nan_is_named():

@@ -26,7 +26,7 @@ class Drafter:
     depth = 0  # longest path of them
     is_tree = False
     lookahead = 0  # slots behind the root that `propose` may use in caches of its own on `state.pool`
-    needs_hidden = False  # whether `state.hidden` is to be kept
+    hidden_size = 0  # the target's, if `state.hidden` is to be kept
 
     def prefill(self, state: DecodeState, prompts: Prompts) -> None:
         """Called when requests have been given slots, before their first step."""

@@ -10,6 +10,7 @@ from specdec_ops.drafters.base import Draft, Drafter
 from specdec_ops.state import DecodeState
 
 Choice = tuple[int, ...]  # a path of ranks: (0, 1) is the second guess of head 1 behind the first guess of head 0
+Layer = dict[str, Tensor]  # "weight" and, where it has one, "bias"
 
 _WEIGHT = re.compile(r"(?:^|.*\.)(\d+)\.(\d+)\.(linear\.)?(weight|bias)$")
 
@@ -27,7 +28,7 @@ class MedusaHeads(Drafter):
     Source: Cai et al., "Medusa: simple LLM inference acceleration framework with multiple decoding heads", 2401.10774.
     """
 
-    is_tree, needs_hidden = True, True
+    is_tree = True
 
     def __init__(
         self,
@@ -39,14 +40,15 @@ class MedusaHeads(Drafter):
     ) -> None:
         from safetensors.torch import load_file
 
-        weights: dict[int, dict[tuple[int, str], Tensor]] = {}
+        weights: dict[int, dict[int, Layer]] = {}
         for name, tensor in load_file(path, device=str(device)).items():
             if match := _WEIGHT.match(name):
                 head, layer, _, kind = match.groups()
-                weights.setdefault(int(head), {})[int(layer), kind] = tensor.to(dtype or tensor.dtype)
+                layers = weights.setdefault(int(head), {})
+                layers.setdefault(int(layer), {})[kind] = tensor.to(dtype or tensor.dtype)
         if not weights:
             raise ValueError(f"{path} holds no Medusa heads: expected tensors such as '0.0.linear.weight'")
-        self.heads = [weights[i] for i in sorted(weights)]
+        self.heads = [[layers[j] for j in sorted(layers)] for _, layers in sorted(weights.items())]
         if (num_draft is None) == (choices is None):
             raise ValueError("num_draft and choices exclude each other: give one of them")
         choices = sorted(set(choices or likely_choices(num_draft or 0, len(self.heads))), key=lambda c: (len(c), c))
@@ -59,7 +61,14 @@ class MedusaHeads(Drafter):
         self.num_draft, self.depth = len(choices), len(choices[-1])
         if self.depth > len(self.heads):
             raise ValueError(f"the choices are {self.depth} levels deep and {path} has {len(self.heads)} heads")
-        self.topk = 1 + max(max(choice) for choice in choices)
+        ranks = [rank for choice in choices for rank in choice]
+        width, self.hidden_size = self.heads[0][-1]["weight"].shape
+        if not 0 <= min(ranks) <= max(ranks) < width:
+            raise ValueError(
+                f"choices: expected ranks from 0 to {width - 1}, as the heads of {path} know {width} tokens; got "
+                f"{min(ranks)} to {max(ranks)}"
+            )
+        self.topk = 1 + max(ranks)
         self.parents = torch.tensor([-1, *(index[c[:-1]] for c in choices)], dtype=torch.int32, device=device)
         # Which of the heads' candidates, `topk` a head, each node takes.
         self.picks = torch.tensor([(len(c) - 1) * self.topk + c[-1] for c in choices], device=device)
@@ -69,13 +78,11 @@ class MedusaHeads(Drafter):
         candidates = torch.cat([self.logits(head, state.hidden).topk(self.topk).indices for head in heads], 1)
         return Draft(candidates[:, self.picks], parents=self.parents.repeat(len(candidates)))
 
-    def logits(self, head: dict[tuple[int, str], Tensor], hidden: Tensor) -> Tensor:
-        *blocks, output = sorted({layer for layer, _ in head})
-        for layer in blocks:
-            hidden = hidden + nn.functional.silu(
-                nn.functional.linear(hidden, head[layer, "weight"], head.get((layer, "bias")))
-            )
-        return nn.functional.linear(hidden, head[output, "weight"])
+    def logits(self, head: list[Layer], hidden: Tensor) -> Tensor:
+        *blocks, output = head
+        for block in blocks:
+            hidden = hidden + nn.functional.silu(nn.functional.linear(hidden, **block))
+        return nn.functional.linear(hidden, **output)
 
 
 def likely_choices(num_draft: int, num_heads: int) -> list[Choice]:

@@ -166,15 +166,18 @@ class PagedModel:
         """What the output layer saw in the last forward, `[rows, hidden size]`, if it is kept."""
         return self._seen["hidden"]
 
-    def keep_hidden(self, num_rows: int) -> Tensor:
+    def keep_hidden(self, num_rows: int, expected_size: int) -> Tensor:
         """Keeps `hidden` from now on; returns zeros for that many rows of it."""
         seen, output = self._seen, self.model.get_output_embeddings()
+        size = self.model.config.get_text_config().hidden_size
+        if size != expected_size:
+            raise ValueError(f"the drafter is made for a hidden size of {expected_size}, and the target has {size}")
 
         def keep(module: torch.nn.Module, inputs: tuple[Tensor, ...]) -> None:
             seen["hidden"] = inputs[0][0]
 
         weakref.finalize(self, output.register_forward_pre_hook(keep).remove)
-        return output.weight.new_zeros(num_rows, self.model.config.get_text_config().hidden_size)
+        return output.weight.new_zeros(num_rows, size)
 
     def __call__(self, tokens: Tensor, positions: Tensor, nodes: Nodes, rows: Tensor | int = 0) -> Tensor:
         """Logits `[N, V]` after each of the tokens `[1, N]`; `rows` picks some (indices, or how many of the last)."""
