@@ -143,6 +143,13 @@ def test_custom_generate_names_what_it_does_not_support(options, named):
         )
 
 
+def test_custom_generate_names_the_length_that_is_too_long():
+    with pytest.raises(ValueError, match=r"max_length=514, .*max_position_embeddings=512; lower it"):
+        make_model().generate(
+            torch.tensor([[1, 2]]), custom_generate=speculative_generate, max_new_tokens=512, pad_token_id=0
+        )
+
+
 IDS = torch.tensor([[5, 6, 7, 8], [9, 10, 0, 0]])
 
 

@@ -306,6 +306,12 @@ def speculative_generate(
     ]
     if refused:
         raise ValueError(f"speculative_generate does not support {', '.join(refused)}; leave it out")
+    positions = num_positions(model)
+    if positions is not None and options.max_length > positions:
+        raise ValueError(
+            f"max_length={options.max_length}, which max_new_tokens may have set, is more than the model has positions "
+            f"for, max_position_embeddings={positions}; lower it"
+        )
     batch, width = input_ids.shape
     padding = left_padding(input_ids, model_kwargs.get("attention_mask"), model_kwargs.get("position_ids")).tolist()
     eos, pad = options._eos_token_tensor, options._pad_token_tensor
