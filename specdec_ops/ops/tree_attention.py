@@ -41,8 +41,8 @@ def tree_attention(
         mask: int64 `[N, W]` with `W >= ceil(max_nodes / 64)`, bit `j` of row `i` = node `i` sees node `j` of its
             request (`tree_mask`); None means chains: node `i` sees nodes `0..i`.
         scale: factor of the scores, usually `D_qk ** -0.5`.
-        softcap: bound of the scores, 0 for none. A capped score has an error of up to about `2e-7 * softcap`: none to
-            speak of at the usual 20 to 50.
+        softcap: bound of the scores, 0 for none. Each capped score, a small one too, is off by up to `3e-7 * softcap`:
+            nothing to speak of at the usual 20 to 50, but 0.003 at 10000; leave out a cap that no score comes near.
         window: sliding window in positions, 0 for none: a key is visible only if the query's position less the key's is
             below `window`. Context slot `s` has position `s`, a node `context_lens[b] + depth`.
         depth: int32 `[N]`, used by `window`; None counts the mask's bits, or takes the node's index in a chain.
