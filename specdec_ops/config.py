@@ -27,7 +27,7 @@ class SamplingParams:
     """How the tokens of one request are chosen.
 
     Of vLLM's parameters of the same name these are served and no others: not `n`, penalties, `logit_bias`, `bad_words`,
-    allowed tokens, structured outputs, `prompt_logprobs`, nor `stop`, strings that end the text (stop tokens do).
+    allowed tokens, structured outputs, nor `prompt_logprobs`.
 
     Args:
         temperature: 0 is greedy.
@@ -36,8 +36,10 @@ class SamplingParams:
         min_p: keep tokens at least this likely relative to the likeliest.
         seed: same seed, same text, whatever else is in the batch; None takes a random one.
         max_tokens: stop after this many.
-        min_tokens: no end-of-sequence or stop token before this many.
+        min_tokens: no end-of-sequence or stop token before this many, and no stop string that they complete.
         stop_token_ids: stop after one of these, besides the model's own end-of-sequence tokens.
+        stop: a string or several that end the text where the first of them begins (`LLM` only).
+        include_stop_str_in_output: end the text behind the string instead.
         ignore_eos: do not stop at the model's end-of-sequence tokens.
         logprobs: return the log-probability of every token, under the processed distribution that it was chosen from;
             a bool, for there are none of other tokens.
@@ -51,12 +53,19 @@ class SamplingParams:
     max_tokens: int = 16
     min_tokens: int = 0
     stop_token_ids: tuple[int, ...] = ()
+    stop: tuple[str, ...] = ()
+    include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     logprobs: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
+        object.__setattr__(self, "stop", (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ()))
         _require_integers(self)
+        _require(
+            all(isinstance(stop, str) and stop for stop in self.stop),
+            f"stop must be strings that are not empty, got {self.stop}",
+        )
         _require(
             all(isinstance(token, Integral) for token in self.stop_token_ids),
             f"stop_token_ids must be integers, got {self.stop_token_ids}",

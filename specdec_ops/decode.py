@@ -199,6 +199,8 @@ class SpeculativeDecoder:
         ids = dict.fromkeys([*eos, *params.stop_token_ids])
         stop_ids = [token for token in ids if 0 <= token < self.state.vocab_size]
         request = Request(index, prompt, params, stop_ids)
+        if params.stop:
+            raise ValueError("stop: expected no strings where there are no texts, use `LLM` or stop_token_ids")
         if not prompt:
             raise ValueError(f"prompt {index} is empty; begin it with the model's beginning-of-sequence token")
         if not 0 <= min(prompt) <= max(prompt) < self.state.vocab_size:
@@ -271,8 +273,8 @@ class SpeculativeDecoder:
             request.extend(tokens[:emitted], logprobs[:emitted], finished)
             self.metrics.count(emitted, drafted, accepted)
             chunks.append(Chunk(request, tokens[:emitted], logprobs[:emitted]))
+        yield from chunks  # whoever reads them may end requests
         self._retire([slot for slot, request in live.items() if request.finish_reason is not None])
-        yield from chunks
 
     def _retire(self, slots: list[int]) -> None:
         if slots:

@@ -90,21 +90,33 @@ class LLM:
 
     def generate(self, prompts: Prompt | Sequence[Prompt], sampling_params: Params = None) -> list[RequestOutput]:
         prompts = self._listed(prompts)
-        params = self._seeded(sampling_params, len(prompts))
-        requests = self.decoder.generate([self._encode(prompt) for prompt in prompts], params)
-        return [self._output(prompt, request) for prompt, request in zip(prompts, requests, strict=True)]
+        chunks, texts = self._start(prompts, sampling_params)
+        requests = {}
+        for request, tokens, _ in chunks:
+            requests[request.index] = request
+            if texts[request.index].params.stop:
+                texts[request.index].extend(request, tokens)
+        return [self._output(prompt, requests[i], texts[i]) for i, prompt in enumerate(prompts)]
 
     def stream(self, prompts: Prompt | Sequence[Prompt], sampling_params: Params = None) -> Iterator[TextChunk]:
-        """Gives text as it is accepted, as far as it ends in whole characters; refuses bad arguments at once."""
-        prompts = self._listed(prompts)
-        params = self._seeded(sampling_params, len(prompts))
-        chunks = self.decoder.stream([self._encode(prompt) for prompt in prompts], params)
-        return self._texts(chunks, [TextStream(self.tokenizer) for _ in prompts])
+        """Gives text as it is accepted, as far as it ends in whole characters and cannot be the beginning of a stop
+        string; refuses bad arguments at once."""
+        return self._texts(*self._start(self._listed(prompts), sampling_params))
+
+    def _start(self, prompts: list[Prompt], given: Params) -> tuple[Iterator[Chunk], list["TextStream"]]:
+        params = self._params(given, len(prompts))
+        if self.tokenizer is None and any(one.stop for one in params):
+            raise ValueError("stop: expected no strings without a tokenizer; pass tokenizer=... or use stop_token_ids")
+        chunks = self.decoder.stream(
+            [self._encode(prompt) for prompt in prompts], [replace(p, stop=()) for p in params]
+        )
+        return chunks, [TextStream(self.tokenizer, one) for one in params]
 
     def _texts(self, chunks: Iterator[Chunk], texts: list["TextStream"]) -> Iterator[TextChunk]:
         for request, tokens, _ in chunks:
-            text = texts[request.index].extend(tokens, last=request.finish_reason is not None)
-            yield TextChunk(request.index, text, tokens)
+            before = len(request.tokens) - len(tokens)
+            text = texts[request.index].extend(request, tokens)
+            yield TextChunk(request.index, text, request.tokens[before:])
 
     def _listed(self, prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
         one = isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], Integral))
@@ -117,43 +129,63 @@ class LLM:
             raise ValueError("there is no tokenizer beside the model: pass tokenizer=... or prompts of token ids")
         return self.tokenizer(prompt)["input_ids"]
 
-    def _seeded(self, params: Params, num_prompts: int) -> Params:
-        """Processes that share a model must decide alike: the first draws the seeds that requests leave open."""
+    def _params(self, given: Params, num_prompts: int) -> list[SamplingParams]:
+        listed = list(given) if isinstance(given, Sequence) else [given or SamplingParams()] * num_prompts
         if num_processes() == 1:
-            return params
-        listed = params if isinstance(params, Sequence) else [params or SamplingParams()] * num_prompts
+            return listed
+        # Processes that share a model must decide alike: the first draws the seeds that requests leave open.
         seeds = torch.randint(2**62, (len(listed),)).to(self.decoder.state.device)
         torch.distributed.broadcast(seeds, 0)
         pairs = zip(listed, seeds.tolist(), strict=True)
         return [replace(one, seed=seed) if one.seed is None else one for one, seed in pairs]
 
-    def _output(self, prompt: Prompt, request: Request) -> RequestOutput:
-        text = self.tokenizer.decode(request.tokens, skip_special_tokens=True) if self.tokenizer is not None else ""
+    def _output(self, prompt: Prompt, request: Request, stream: "TextStream") -> RequestOutput:
+        text = stream.text if stream.params.stop else stream.decode(request.tokens)
         assert request.finish_reason is not None
         return RequestOutput(prompt, request.prompt, text, request.tokens, request.logprobs, request.finish_reason)
 
 
 class TextStream:
-    """Token ids to text, piece by piece: a character may take several tokens."""
+    """A request's text, piece by piece. A stop string ends the text and the request."""
 
-    def __init__(self, tokenizer: Any) -> None:
-        self.tokenizer = tokenizer
+    def __init__(self, tokenizer: Any, params: SamplingParams) -> None:
+        self.tokenizer, self.params = tokenizer, params
         self.tokens: list[int] = []
-        self.start = self.shown = 0  # tokens decoded for context, tokens whose text is out
+        self.start = self.decoded = 0  # tokens decoded for context, tokens whose text is known
+        self.text, self.shown = "", 0  # what is known, and how much of it is out
+        self.held = max(map(len, params.stop), default=1) - 1  # characters that may begin a stop string
 
-    def extend(self, tokens: list[int], last: bool) -> str:
-        if self.tokenizer is None:
-            return ""
+    def extend(self, request: Request, tokens: list[int]) -> str:
+        """Takes the latest tokens of the request; what may be shown now."""
+        count = len(request.tokens) - len(tokens)
+        # Token by token where a stop string may be among them, so that no token behind it counts.
+        for piece in [[token] for token in tokens] if self.params.stop else [tokens]:
+            count += len(piece)
+            old = len(self.text)
+            self.text += self._decoded(piece, last=request.finish_reason is not None and count == len(request.tokens))
+            found = [(self.text.find(stop, max(old - len(stop) + 1, 0)), stop) for stop in self.params.stop]
+            found = [(at, stop) for at, stop in found if at >= 0]
+            if found and count > self.params.min_tokens:
+                at, stop = min(found)
+                self.text = self.text[: at + (len(stop) if self.params.include_stop_str_in_output else 0)]
+                request.cut(count)
+                break
+        start = self.shown
+        self.shown = max(start, len(self.text) - (self.held if request.finish_reason is None else 0))
+        return self.text[start : self.shown]
+
+    def _decoded(self, tokens: list[int], last: bool) -> str:
+        """What further tokens add to the text; nothing yet where they end inside a character."""
         self.tokens += tokens
-        before = self._decode(self.tokens[self.start : self.shown])
-        now = self._decode(self.tokens[self.start :])
+        before = self.decode(self.tokens[self.start : self.decoded])
+        now = self.decode(self.tokens[self.start :])
         if now.endswith("\ufffd") and not last:
             return ""
-        self.start, self.shown = self.shown, len(self.tokens)
+        self.start, self.decoded = self.decoded, len(self.tokens)
         return now[len(before) :]
 
-    def _decode(self, tokens: list[int]) -> str:
-        return self.tokenizer.decode(tokens, skip_special_tokens=True)
+    def decode(self, tokens: list[int]) -> str:
+        return "" if self.tokenizer is None else self.tokenizer.decode(tokens, skip_special_tokens=True)
 
 
 def make_speculative_config(given: SpeculativeConfig | Mapping[str, Any] | None) -> SpeculativeConfig | None:

@@ -27,6 +27,11 @@ class Request:
         if finished:
             self.finish_reason = "stop" if self.tokens[-1] in self.stop_ids else "length"
 
+    def cut(self, length: int) -> None:
+        """Ends the request after that many of its tokens."""
+        del self.tokens[length:], self.logprobs[length:]
+        self.finish_reason = "stop"
+
 
 class Chunk(NamedTuple):
     """Tokens that one step added to one request."""

@@ -74,6 +74,43 @@ def test_llm_takes_token_ids_and_one_prompt(folders):
         llm.stream([[]])
 
 
+@pytest.mark.parametrize("drafts", [0, 6])
+@pytest.mark.parametrize("min_tokens", [0, 12])
+@pytest.mark.parametrize("include", [False, True])
+def test_stop_strings(drafts, min_tokens, include):
+    model, tokenizer = make_model(vocab_size=256), byte_tokenizer()
+    # The target's own weights: all drafts are accepted, so that steps run past a stop string.
+    spec = SpeculativeConfig(drafts, draft_model=similar_model(model, noise=0.0)) if drafts else None
+    llm = LLM(model, tokenizer=tokenizer, speculative_config=spec, max_num_seqs=1, max_model_len=64)
+    prompts, stops = ["hello, world", "a", "a"], [("}q", "7.j", "Ij"), "1l", "absent"]
+    expected = [
+        (tokenizer.decode(text), text, "length") for text in greedy(model, [*map(tokenizer.encode, prompts)], 40)
+    ]
+    for i, stop in enumerate(["Ij" if min_tokens else "7.j", "1l"]):
+        text, tokens, _ = expected[i]
+        length = next(n for n in range(41) if stop in tokenizer.decode(tokens[:n]))
+        expected[i] = text[: text.index(stop) + len(stop) * include], tokens[:length], "stop"
+    options = {"min_tokens": min_tokens, "include_stop_str_in_output": include, "logprobs": True}
+    params = [SamplingParams(temperature=0, max_tokens=40, stop=stop, **options) for stop in stops]
+    outputs = llm.generate(prompts, params)
+    assert [(output.text, output.token_ids, output.finish_reason) for output in outputs] == expected
+    assert all(len(output.logprobs) == len(output.token_ids) for output in outputs)
+    streamed = [["", []] for _ in prompts]
+    for chunk in llm.stream(prompts, params):
+        streamed[chunk.prompt][0] += chunk.text
+        streamed[chunk.prompt][1] += chunk.token_ids
+    assert [tuple(one) for one in streamed] == [one[:2] for one in expected]
+    assert llm.decoder.free_blocks == llm.decoder.state.pool.num_free.item() == llm.decoder.state.pool.num_blocks
+
+
+def test_stop_strings_need_texts():
+    llm = LLM(make_model(), max_num_seqs=1, max_model_len=32)
+    with pytest.raises(ValueError, match=r"stop: .* without a tokenizer"):
+        llm.generate([1, 2], SamplingParams(stop="x"))
+    with pytest.raises(ValueError, match="stop: expected no strings where there are no texts"):
+        llm.decoder.generate([[1, 2]], SamplingParams(stop="x"))
+
+
 def test_llm_takes_the_dict_of_vllm():
     def make(**spec):
         return LLM(make_model(), speculative_config=spec, max_num_seqs=1, max_model_len=32).decoder.drafter
@@ -228,6 +265,8 @@ def test_parameters_that_do_not_fit_the_prompts():
         ({"max_tokens": 2.5}, "max_tokens must be an integer, got 2.5"),
         ({"max_tokens": None}, "max_tokens must be an integer, got None"),
         ({"stop_token_ids": [1.5]}, "stop_token_ids must be integers"),
+        ({"stop": ["x", ""]}, "stop must be strings that are not empty"),
+        ({"stop": [1]}, "stop must be strings"),
         ({"logprobs": 5}, "logprobs must be True or False, got 5"),
     ],
 )
