@@ -76,6 +76,28 @@ def _min_p(sampling_metadata: Any, batch: int) -> Tensor | None:
     return None
 
 
+def _temperature(sampling_metadata: Any, batch: int, device: torch.device) -> Tensor:
+    """Of logits that are divided by theirs already: 1, or 0 for greedy requests, which have 0, in older versions -1."""
+    if sampling_metadata.all_greedy:
+        return torch.zeros(batch, device=device)
+    return (sampling_metadata.temperature[:batch] > 0).float()
+
+
+def _column_of(drafts: Tensor, columns: Tensor) -> Tensor:
+    """The place of each draft `[num_tokens]` among its selected columns `[num_tokens, S]`: `S` if it is not there."""
+    is_column = columns == drafts[:, None]
+    column = torch.where(is_column.any(-1), is_column.int().argmax(-1), columns.shape[1])
+    return torch.where(drafts >= 0, column, -1)
+
+
+def _ids_of(emitted: Tensor, columns: Tensor, first_row: Tensor) -> Tensor:
+    """The ids of emitted columns `[B, K + 1]`; a request's rows of `columns` begin at `first_row [B]`, -1 stays."""
+    rows, width = columns.shape
+    row = first_row[:, None] + torch.arange(emitted.shape[1], device=emitted.device)
+    ids = columns[row.clamp(max=rows - 1), emitted.clamp(0, width - 1)]
+    return torch.where(emitted >= 0, ids.long(), -1)
+
+
 def rejection_sample(
     draft_token_ids: Tensor,
     num_draft_tokens: list[int],
@@ -124,15 +146,12 @@ def rejection_sample(
     # probability is 0, and the draft's probability of all that was not selected gathers there.
     request = _requests_of(cu_num_draft_tokens, num_tokens)
     node = torch.arange(num_tokens, device=device) + request
-    cu_nodes = torch.nn.functional.pad(cu_num_draft_tokens, (1, 0)) + torch.arange(batch + 1, device=device)
+    starts = torch.nn.functional.pad(cu_num_draft_tokens, (1, 0))
+    cu_nodes = starts + torch.arange(batch + 1, device=device)
     p = torch.full((num_tokens + batch, width + 1), -torch.inf, device=device)
     p[:, :width].index_copy_(0, node, logits.float())
     p[cu_nodes[1:] - 1, width] = 0
-    drafts = draft_token_ids.long()
-    if columns is not None:
-        is_column = columns == drafts[:, None]
-        column = torch.where(is_column.any(-1), is_column.int().argmax(-1), width)
-        drafts = torch.where(drafts >= 0, column, -1)
+    drafts = draft_token_ids.long() if columns is None else _column_of(draft_token_ids, columns)
     tokens = torch.full((num_tokens + batch,), -1, device=device).index_copy_(0, node + 1, drafts)
     q = None
     if draft_probs is not None:
@@ -143,28 +162,20 @@ def rejection_sample(
             selected = draft_probs.gather(1, columns.long())
             others = (1 - selected.sum(-1, keepdim=True)).clamp(min=0)
             q.index_copy_(0, node, torch.cat([selected, others], 1).log())
-    if sampling_metadata.all_greedy:
-        temperature = torch.zeros(batch, device=device)
-    else:
-        # The logits are divided by it already. A greedy request has 0, in older versions -1.
-        temperature = (sampling_metadata.temperature[:batch] > 0).float()
     emitted, _, _, _ = verify_chain(
         p,
         tokens,
         cu_nodes.int(),
         _uniforms(num_draft_tokens, max_spec_len + 1, sampling_metadata.generators, device),
         draft_logits=q,
-        temperature=temperature,
+        temperature=_temperature(sampling_metadata, batch, device),
         min_p=_min_p(sampling_metadata, batch),
         rule=rule,
         max_nodes=max_spec_len + 1,
     )
     is_bonus = emitted == width
     if columns is not None:
-        step = torch.arange(max_spec_len + 1, device=device)
-        row = (cu_nodes[:-1, None] - torch.arange(batch, device=device)[:, None] + step).clamp(max=num_tokens - 1)
-        ids = columns[row.flatten()].gather(1, emitted.clamp(0, width - 1).view(-1, 1)).view_as(emitted)
-        emitted = torch.where(emitted >= 0, ids.long(), -1)
+        emitted = _ids_of(emitted, columns, starts[:-1])
     return torch.where(is_bonus, bonus_token_ids.view(-1, 1).long(), emitted).int()
 
 
