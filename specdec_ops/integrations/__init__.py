@@ -14,6 +14,11 @@ def cu_nodes_of_equal(batch: int, nodes: int, device: torch.device) -> Tensor:
     return torch.arange(batch + 1, dtype=torch.int32, device=device) * nodes
 
 
+def pack_bits(sees: Tensor) -> Tensor:
+    """Bool `[N, 64 * W]` as the words of a mask, int64 `[N, W]`."""
+    return (sees.unflatten(1, (-1, 64)).long() << torch.arange(64, device=sees.device)).sum(-1)
+
+
 def check_not_served(given: Mapping[str, Any], neutral: Mapping[str, Any]) -> None:
     """Accept the arguments of a peer's call that ask for nothing: None, or the value that `neutral` gives for the name.
 

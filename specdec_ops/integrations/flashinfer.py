@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specdec_ops.integrations import ANY, check_not_served, cu_nodes_of_equal
+from specdec_ops.integrations import ANY, check_not_served, cu_nodes_of_equal, pack_bits
 from specdec_ops.ops import merge_attention, philox_uniform, sample, tree_attention, verify_chain
 
 SAMPLE_STREAM, CHAIN_STREAM = 0, 1
@@ -473,7 +473,7 @@ class BatchPrefillWithPagedKVCacheWrapper:
             sees &= custom_mask.flatten()[place].bool()
         else:  # the mask is no tree's, whose bits would tell the depth
             self._depth = (row - qo_indptr[request]).int()
-        self._mask = (sees.view(total, -1, 64).long() << torch.arange(64, device=device)).sum(-1)
+        self._mask = pack_bits(sees)
 
     def run(
         self,

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specdec_ops.integrations import check_not_served, cu_nodes_of_equal
+from specdec_ops.integrations import check_not_served, cu_nodes_of_equal, pack_bits
 from specdec_ops.ops import tree_attention
 
 ALL_TOKENS = 2147483647
@@ -44,15 +44,22 @@ def _lengths(value: Tensor | Sequence[int], device: torch.device) -> Tensor:
     return value.to(device) if isinstance(value, Tensor) else torch.tensor(value, device=device)
 
 
-def _bits(hidden: Tensor, request: Tensor, node: Tensor, nodes: Tensor, kv_lens: Tensor) -> Tensor:
-    """Words of the candidates' own columns of masks `[B or 1, Q, S]` that hide keys."""
-    hidden = hidden.expand(kv_lens.shape[0], -1, -1)
-    _, most, keys = hidden.shape
-    other = torch.arange((most + 63) // 64 * 64, device=hidden.device)
-    column = (kv_lens - nodes)[request, None] + other
-    sees = ~hidden[request[:, None], node.clamp(max=most - 1)[:, None], column.clamp(0, keys - 1)].bool()
-    sees &= other < nodes[request, None]
-    return (sees.view(len(request), -1, 64).long() << torch.arange(64, device=hidden.device)).sum(-1)
+def _candidates_mask(
+    hidden: Tensor | None, rows: int, most: int, cu_nodes: Tensor, nodes: Tensor, kv_lens: Tensor
+) -> tuple[Tensor, int]:
+    """Words of the candidates' own columns of a mask that hides keys, and the most candidates that it has rows for."""
+    batch, device = kv_lens.shape[0], kv_lens.device
+    if hidden is None:
+        hidden = torch.zeros((1, 1, 1), dtype=torch.bool, device=device).expand(1, most, most)
+    hidden = hidden[None] if hidden.ndim == 2 else hidden.flatten(0, -3)
+    most, keys = min(most, hidden.shape[1]), hidden.shape[2]
+    row = torch.arange(rows, device=device)
+    request = torch.searchsorted(cu_nodes[1:].contiguous(), row.to(cu_nodes.dtype), right=True).clamp(max=batch - 1)
+    node = (row - cu_nodes[request]).clamp(max=most - 1)
+    other = torch.arange((most + 63) // 64 * 64, device=device)
+    column = ((kv_lens - nodes)[request, None] + other).clamp(0, keys - 1)
+    sees = ~hidden.expand(batch, -1, -1)[request[:, None], node[:, None], column].bool()
+    return pack_bits(sees & (other < nodes[request, None])), most
 
 
 def npu_fused_infer_attention_score(
@@ -132,15 +139,7 @@ def npu_fused_infer_attention_score(
     if sparse_mode == 0 and atten_mask is not None and atten_mask.dtype == torch.int64:
         mask, most = atten_mask, min(most, 64 * atten_mask.shape[1])
     elif sparse_mode == 0:
-        if atten_mask is None:
-            hidden = torch.zeros((1, 1, 1), dtype=torch.bool, device=device).expand(1, most, most)
-        else:
-            hidden = atten_mask if atten_mask.ndim == 2 else atten_mask.flatten(0, -3)
-            hidden = hidden[None] if hidden.ndim == 2 else hidden
-            most = min(most, hidden.shape[1])
-        row = torch.arange(q.shape[0], device=device)
-        request = torch.searchsorted(cu_nodes[1:].contiguous(), row.to(cu_nodes.dtype), right=True).clamp(max=batch - 1)
-        mask = _bits(hidden, request, row - cu_nodes[request], nodes, kv_lens)
+        mask, most = _candidates_mask(atten_mask, q.shape[0], most, cu_nodes, nodes, kv_lens)
 
     def pages(cache: Tensor) -> Tensor:  # [blocks, block_size, H_kv, D]
         return cache.transpose(1, 2) if cache.ndim == 4 else cache.unflatten(2, (kv_heads, -1))
