@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers import AttentionInterface, AttentionMaskInterface, GenerationConfig, PreTrainedModel
 
 from specdec_ops import ops
 from specdec_ops.cache import Nodes, PagedCache, PagePool
@@ -277,6 +277,34 @@ def left_padding(input_ids: Tensor, mask: Tensor | None, positions: Tensor | Non
     return padding
 
 
+def _check_served(
+    options: GenerationConfig, logits_processor: Any, stopping_criteria: Any, model_kwargs: dict[str, Any]
+) -> None:
+    refused = [type(x).__name__ for x in logits_processor if type(x).__name__ not in PROCESSORS]
+    refused += [type(x).__name__ for x in stopping_criteria if type(x).__name__ not in CRITERIA]
+    refused += ["beam search"] if (options.num_beams or 1) > 1 else []
+    refused += ["return_dict_in_generate"] if options.return_dict_in_generate else []
+    refused += [
+        name for name, x in model_kwargs.items() if name not in MODEL_KWARGS and x is not None and x is not False
+    ]
+    if refused:
+        raise ValueError(f"speculative_generate does not support {', '.join(refused)}; leave it out")
+
+
+def _sampling_params(options: GenerationConfig, prompt_length: int) -> SamplingParams:
+    eos = options._eos_token_tensor
+    return SamplingParams(
+        temperature=(1.0 if options.temperature is None else options.temperature) if options.do_sample else 0.0,
+        top_k=options.top_k or 0,
+        top_p=1.0 if options.top_p is None else options.top_p,
+        min_p=options.min_p or 0.0,
+        max_tokens=options.max_length - prompt_length,
+        min_tokens=max((options.min_length or 0) - prompt_length, options.min_new_tokens or 0, 0),
+        stop_token_ids=() if eos is None else tuple(eos.tolist()),
+        ignore_eos=True,
+    )
+
+
 def speculative_generate(
     model: PreTrainedModel,
     input_ids: Tensor,
@@ -297,15 +325,7 @@ def speculative_generate(
         ValueError: naming what of the arguments cannot be served.
     """
     options = generation_config
-    refused = [type(x).__name__ for x in logits_processor if type(x).__name__ not in PROCESSORS]
-    refused += [type(x).__name__ for x in stopping_criteria if type(x).__name__ not in CRITERIA]
-    refused += ["beam search"] if (options.num_beams or 1) > 1 else []
-    refused += ["return_dict_in_generate"] if options.return_dict_in_generate else []
-    refused += [
-        name for name, x in model_kwargs.items() if name not in MODEL_KWARGS and x is not None and x is not False
-    ]
-    if refused:
-        raise ValueError(f"speculative_generate does not support {', '.join(refused)}; leave it out")
+    _check_served(options, logits_processor, stopping_criteria, model_kwargs)
     positions = num_positions(model)
     if positions is not None and options.max_length > positions:
         raise ValueError(
@@ -314,17 +334,6 @@ def speculative_generate(
         )
     batch, width = input_ids.shape
     padding = left_padding(input_ids, model_kwargs.get("attention_mask"), model_kwargs.get("position_ids")).tolist()
-    eos, pad = options._eos_token_tensor, options._pad_token_tensor
-    params = SamplingParams(
-        temperature=(1.0 if options.temperature is None else options.temperature) if options.do_sample else 0.0,
-        top_k=options.top_k or 0,
-        top_p=1.0 if options.top_p is None else options.top_p,
-        min_p=options.min_p or 0.0,
-        max_tokens=options.max_length - width,
-        min_tokens=max((options.min_length or 0) - width, options.min_new_tokens or 0, 0),
-        stop_token_ids=() if eos is None else tuple(eos.tolist()),
-        ignore_eos=True,
-    )
     models = [model] + ([drafter.model] if isinstance(drafter, (DraftModel, DraftTree)) else [])
     before = [each.config._attn_implementation for each in models]
     try:
@@ -333,7 +342,7 @@ def speculative_generate(
         )
         prompts = [row[skip:] for row, skip in zip(input_ids.tolist(), padding, strict=True)]
         requests: dict[int, Request] = {}
-        for chunk in decoder.stream(prompts, params):
+        for chunk in decoder.stream(prompts, _sampling_params(options, width)):
             requests[chunk.request.index] = chunk.request
             if on_tokens is not None:
                 on_tokens(chunk)
@@ -341,6 +350,6 @@ def speculative_generate(
         for each, implementation in zip(models, before, strict=True):
             each.set_attn_implementation(implementation)
     rows = [torch.tensor(requests[index].tokens) for index in range(batch)]
-    filler = 0 if pad is None else int(pad)
+    filler = 0 if options._pad_token_tensor is None else int(options._pad_token_tensor)
     new = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=filler)
     return torch.cat([input_ids, new.to(input_ids)], 1)
