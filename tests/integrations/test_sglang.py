@@ -1,6 +1,9 @@
 """SGLang's layouts: its published cases, and plain-Python versions of its walks on random trees."""
 
 import json
+import re
+import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -9,6 +12,23 @@ import torch
 from specdec_ops.integrations import sglang
 
 DATA = Path(__file__).parents[1] / "data"
+PAGE = Path(__file__).parents[2] / "docs" / "sglang.md"
+
+
+def test_the_page_swaps_what_sglang_imports(monkeypatch):
+    """By stand-ins of sgl_kernel_npu's modules; the statements are those of SGLang's `eagle_utils`."""
+    theirs = "sgl_kernel_npu.sample"
+    for name in ("sgl_kernel_npu", theirs, f"{theirs}.verify_tree_greedy"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    sys.modules["sgl_kernel_npu"].sample = sys.modules[theirs]
+    sys.modules[theirs].verify_tree_greedy = sys.modules[f"{theirs}.verify_tree_greedy"]
+    exec(re.search(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)[1], {})
+    names: dict = {}
+    exec(f"from {theirs} import chain_speculative_sampling_triton, tree_speculative_sampling_target_only", names)
+    exec(f"from {theirs}.verify_tree_greedy import verify_tree_greedy", names)
+    assert names["chain_speculative_sampling_triton"] is sglang.chain_speculative_sampling
+    assert names["tree_speculative_sampling_target_only"] is sglang.tree_speculative_sampling_target_only
+    assert names["verify_tree_greedy"] is sglang.verify_tree_greedy
 
 
 def published(name: str) -> list[dict]:
