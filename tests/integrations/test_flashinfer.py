@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -337,6 +338,14 @@ def test_decode_without_a_bound_on_the_right(window):
         torch.testing.assert_close(out[b], expected.transpose(0, 1))
     with pytest.raises(ValueError, match="window_right: expected 0 or -1"):
         decode.plan(*tables, 4, 2, 8, 4, q_len_per_req=3, window_right=1)
+
+
+def test_the_page_runs_as_it_stands():
+    page = (Path(__file__).parents[2] / "docs" / "flashinfer.md").read_text()
+    names: dict = {}
+    exec(re.search(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)[1], names)
+    assert names["tokens"].shape == (2, 4) and bool((names["emitted"] <= 3).all())
+    assert names["out"].shape == (5, 8, 64) and bool(names["out"].isfinite().all())
 
 
 def test_arguments_of_the_wrappers_that_ask_for_nothing():
