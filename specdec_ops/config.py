@@ -173,6 +173,10 @@ class SpeculativeConfig:
         _require(
             (self.tree_topk is None) == (self.tree_depth is None), "tree_topk and tree_depth go together: give both"
         )
+        _require(
+            self.draft_temperature is None or (method == "draft_model" and self.tree_topk is None),
+            "draft_temperature is for chains of a draft model: nothing else samples its drafts",
+        )
         if self.tree_topk is not None and self.tree_depth is not None:
             _require(method == "draft_model", f"tree_topk and tree_depth need a draft model, not method {method!r}")
             most = self.tree_topk + (self.tree_depth - 1) * self.tree_topk**2

@@ -25,8 +25,8 @@ class RequestOutput:
     prompt_token_ids: list[int]
     text: str
     token_ids: list[int]
-    logprobs: list[float]
-    finish_reason: str
+    logprobs: list[float]  # of the tokens, natural logarithms, if they were asked for
+    finish_reason: str  # "stop", or "length" at `max_tokens`
 
 
 class TextChunk(NamedTuple):
@@ -47,7 +47,7 @@ class LLM:
         dtype: of models that are loaded here.
         device: for models that are loaded here; None is the accelerator if there is one. Processes that share a model
             leave the choice to transformers: the accelerator, each its own, else the CPU.
-        options: of `DecoderConfig`.
+        options: of `DecoderConfig`; `rule` and `adaptive` of `speculative_config` count before them.
 
     Raises:
         ValueError: an argument cannot be served; the message says what to change.
@@ -79,7 +79,7 @@ class LLM:
         if spec is not None and spec.draft_model is not None:
             check_same_tokenizer(self.tokenizer, load_tokenizer(spec.draft_model))
         if spec is not None:
-            options |= {"rule": spec.rule, "adaptive": spec.adaptive}
+            options |= {name: value for name in ("rule", "adaptive") if (value := getattr(spec, name))}
         config = DecoderConfig(**options)
         target = load_model(model, **loading)
         self.decoder = SpeculativeDecoder(target, None if spec is None else make_drafter(spec, target, loading), config)
@@ -89,6 +89,7 @@ class LLM:
         return self.decoder.metrics
 
     def generate(self, prompts: Prompt | Sequence[Prompt], sampling_params: Params = None) -> list[RequestOutput]:
+        """Decodes prompts, texts or token ids, to their ends; arguments and errors as in `stream`."""
         prompts = self._listed(prompts)
         chunks, texts = self._start(prompts, sampling_params)
         requests = {}
@@ -99,8 +100,17 @@ class LLM:
         return [self._output(prompt, requests[i], texts[i]) for i, prompt in enumerate(prompts)]
 
     def stream(self, prompts: Prompt | Sequence[Prompt], sampling_params: Params = None) -> Iterator[TextChunk]:
-        """Gives text as it is accepted, as far as it ends in whole characters and cannot be the beginning of a stop
-        string; refuses bad arguments at once."""
+        """Gives text as it is accepted, as far as it ends in whole characters and cannot begin a stop string.
+
+        Args:
+            prompts: one or several, texts or token ids; those beyond `max_num_seqs` wait for a slot.
+            sampling_params: for all prompts, or one each; None is `SamplingParams()`.
+
+        Raises:
+            ValueError: at once, for a prompt or a parameter that cannot be served.
+            RuntimeError: with the first chunk, while another stream is unfinished; or where the target's logits hold
+                NaN or infinity.
+        """
         return self._texts(*self._start(self._listed(prompts), sampling_params))
 
     def _start(self, prompts: list[Prompt], given: Params) -> tuple[Iterator[Chunk], list["TextStream"]]:

@@ -118,6 +118,8 @@ def test_llm_takes_the_dict_of_vllm():
     assert isinstance(make(model=make_model(), num_speculative_tokens=2, method="draft_model"), DraftModel)
     lookup = make(method="ngram", num_speculative_tokens=2, prompt_lookup_max=4, prompt_lookup_min=2)
     assert isinstance(lookup, PromptLookup) and (lookup.num_draft, lookup.min_n, lookup.max_n) == (2, 2, 4)
+    llm = LLM(make_model(), speculative_config=SpeculativeConfig(2), rule="block", adaptive=True, max_model_len=32)
+    assert llm.decoder.rule == "block" and llm.decoder.config.adaptive
     with pytest.raises(ValueError, match=r"has no quantization; its fields are num_speculative_tokens, "):
         make(num_speculative_tokens=2, quantization="fp8")
 
@@ -280,6 +282,8 @@ def test_bad_sampling_params(options, message):
     [
         ({"num_speculative_tokens": 0}, "num_speculative_tokens must be 1 or more"),
         ({"draft_model": "x", "medusa": "y"}, "draft_model and medusa exclude each other"),
+        ({"draft_temperature": 0.5}, "draft_temperature is for chains of a draft model"),
+        ({"draft_model": "x", "tree_topk": 2, "tree_depth": 2, "draft_temperature": 0.5}, "draft_temperature is for"),
         ({"method": "ngram", "medusa": "y"}, "'ngram' and medusa exclude each other"),
         ({"method": "medusa"}, "method 'medusa' needs the argument medusa"),
         ({"method": "eagle9"}, "unknown method 'eagle9'"),
