@@ -224,11 +224,20 @@ def default_device() -> torch.device:
 def load_model(model: Any, dtype: str | torch.dtype, device: torch.device, shards: int) -> Any:
     if not isinstance(model, str | os.PathLike):
         return model
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
 
-    plan = tensor_parallel_plan() if shards > 1 else {}
-    loaded = AutoModelForCausalLM.from_pretrained(**model_source(model), dtype=dtype, **plan).eval()
-    return loaded if shards > 1 else loaded.to(device)
+    source = model_source(model)
+    if shards == 1:
+        return AutoModelForCausalLM.from_pretrained(**source, dtype=dtype).eval().to(device)
+    check_shards(model, AutoConfig.from_pretrained(**source), shards)
+    return AutoModelForCausalLM.from_pretrained(**source, dtype=dtype, **tensor_parallel_plan()).eval()
+
+
+def check_shards(path: str | os.PathLike, config: Any, shards: int) -> None:
+    """Raises ValueError for a model whose attention that many devices cannot share."""
+    heads = getattr(config.get_text_config(), "num_key_value_heads", None)
+    if heads is not None and heads % shards:
+        raise ValueError(f"{path} has {heads} key and value heads, which {shards} devices cannot share evenly")
 
 
 def tensor_parallel_plan() -> dict[str, Any]:

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import torch
 
 from specdec_ops.cache import Nodes, PagePool
-from specdec_ops.llm import LLM, default_device, model_source
+from specdec_ops.config import SamplingParams
+from specdec_ops.llm import LLM, check_shards, default_device, model_source
 
 
 class Footprint(NamedTuple):
@@ -32,9 +33,7 @@ def footprint(path: str, devices: int = 1, dtype: str = "auto") -> Footprint:
     from specdec_ops.integrations.transformers import PagedModel
 
     config = AutoConfig.from_pretrained(**model_source(path))
-    heads = getattr(config.get_text_config(), "num_key_value_heads", None)
-    if heads is not None and heads % devices:
-        raise ValueError(f"{path} has {heads} key and value heads, which {devices} devices cannot share evenly")
+    check_shards(path, config, devices)
     options = {} if dtype == "auto" else {"dtype": getattr(torch, dtype)}
     with FakeTensorMode():
         model = AutoModelForCausalLM.from_config(config, **options).eval()
@@ -109,7 +108,6 @@ MEASURED = 32  # tokens of the prompt, and of the output
 
 def measured_times(llms: dict[int, LLM]) -> StepTimes:
     """From decoding with these, by their numbers of drafts (0 among them): one request with a random prompt."""
-    from specdec_ops.config import SamplingParams
     from specdec_ops.sweep import timed
 
     generator = torch.Generator().manual_seed(0)

@@ -14,7 +14,7 @@ from specdec_ops.config import DecoderConfig, SamplingParams, SpeculativeConfig
 from specdec_ops.decode import SpeculativeDecoder
 from specdec_ops.drafters import DraftModel, DraftTree, MedusaHeads, PromptLookup
 from specdec_ops.integrations.transformers import speculative_generate
-from specdec_ops.llm import LLM
+from specdec_ops.llm import LLM, load_model
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12)
 
@@ -350,6 +350,11 @@ def test_models_that_cannot_be_loaded(tmp_path):
         LLM(str(tmp_path / "absent"))
     with pytest.raises(ValueError, match=r"start the program with `torchrun --nproc-per-node 2`"):
         LLM(make_model(), tensor_parallel_size=2)
+
+
+def test_processes_that_cannot_share_a_model(folders):
+    with pytest.raises(ValueError, match="2 key and value heads, which 3 devices cannot share evenly"):
+        load_model(folders / "target", "auto", torch.device("cpu"), shards=3)
 
 
 def test_models_that_cannot_be_used():
