@@ -253,11 +253,23 @@ def row_status(records, slot):
 
 
 @triton.jit
+def logits_of(rows, row_stride, slot, vocab, ids):
+    """The row at `ids`; -inf past its end."""
+    row = rows + tl.cast(slot, tl.int64) * row_stride
+    return tl.load(row + ids, mask=ids < vocab, other=-INFINITY).to(tl.float32)
+
+
+@triton.jit
+def weights(x, largest, records, slot):
+    """Of a row's logits `x`, relative to that of the logit `largest`."""
+    return tl.exp(tl.maximum((x - largest) * load_field(records, slot, SCALE), -1e30))  # 0 * -inf, -inf + inf are NaN
+
+
+@triton.jit
 def probabilities(rows, row_stride, records, slot, vocab, ids):
     """The processed distribution of a row at `ids`."""
-    x = tl.load(rows + tl.cast(slot, tl.int64) * row_stride + ids, mask=ids < vocab, other=-INFINITY).to(tl.float32)
-    scaled = (x - load_field(records, slot, MAXIMUM)) * load_field(records, slot, SCALE)
-    w = tl.exp(tl.maximum(scaled, -1e30)) / load_field(records, slot, TOTAL)
+    x = logits_of(rows, row_stride, slot, vocab, ids)
+    w = weights(x, load_field(records, slot, MAXIMUM), records, slot) / load_field(records, slot, TOTAL)
     p = tl.where(x >= load_field(records, slot, THRESHOLD), w, 0.0)
     one_hot = tl.where(ids == load_field(records, slot, ARGMAX).to(tl.int32), 1.0, 0.0)
     return tl.where(ids < vocab, tl.where(load_field(records, slot, ONE_HOT) > 0, one_hot, p), 0.0)

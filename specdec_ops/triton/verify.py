@@ -3,7 +3,8 @@
 After the records of the target's (and draft's) rows, one program decides a request. A chain is a tree whose nodes have
 one child: `rejection` is `recursive` and `block` is `traversal` there. Where drafts are rejected at a node, the node's
 distribution becomes p <- norm(max(W p - q, 0)) once a child; it is not stored but computed again, block by block, from
-three numbers a child.
+four numbers a child. What is left of q may be too little for the row's own weights: it is held relative to the largest
+logit that is left.
 
 In the kernels, pointers to rows, records and tokens are those of the request's root, and nodes count from it.
 """
@@ -18,16 +19,20 @@ from specdec_ops.triton.distribution import (
     ENTROPY,
     FIELDS,
     GREEDY,
+    INFINITY,
+    MAXIMUM,
     ONE_HOT,
     POINT,
     TOTAL,
     find_in_block,
     load_field,
+    logits_of,
     logprob_of,
     nodes_of,
     probabilities,
     row_records,
     row_status,
+    weights,
 )
 from specdec_ops.triton.runtime import device_of, launch
 
@@ -45,12 +50,13 @@ TREE_RULES = {"target_only": TARGET_ONLY, "recursive": RECURSIVE, "traversal": T
 # What is known of each node: one tensor of `TABLE` parts with a lane for every node.
 PARENT = tl.constexpr(0)  # -1 the root's, -2 that of a dead node
 TOKEN = tl.constexpr(1)  # of a node that is not dead
-WEIGHT = tl.constexpr(2)  # W of the node; 1 but in `traversal`
-REMAINDER = tl.constexpr(3)  # mass of the node's q without the tokens of its rejected children
-REJECTED_WEIGHT = tl.constexpr(4)  # W of the parent when the node was rejected
-REJECTED_MASS = tl.constexpr(5)  # mass of the parent's max(W p - q, 0) then; 0: the node was not rejected
-REJECTED_REMAINDER = tl.constexpr(6)  # the parent's REMAINDER then
-DEPTH = tl.constexpr(7)  # in `typical`: of an accepted node; -1: not accepted
+WEIGHT = tl.constexpr(2)  # W of the node, or of its parent when the node was rejected; 1 but in `traversal`
+LARGEST = tl.constexpr(3)  # logit of the draft's row, the tokens of the node's rejected children left out
+REMAINDER = tl.constexpr(4)  # mass of q without these tokens, relative to the weight of LARGEST
+REJECTED_LARGEST = tl.constexpr(5)  # the parent's LARGEST when the node was rejected
+REJECTED_REMAINDER = tl.constexpr(6)  # and its REMAINDER
+REJECTED_MASS = tl.constexpr(7)  # mass of the parent's max(W p - q, 0) then; 0: the node was not rejected
+DEPTH = tl.constexpr(7)  # in `typical`, which rejects nothing: of an accepted node, from 1; 0: not accepted
 TABLE = tl.constexpr(8)
 
 
@@ -77,14 +83,13 @@ def _token(table, node):
 
 
 @triton.jit
-def _live_table(tokens, parents, n, vocab, NODES: tl.constexpr):
+def _live_table(tokens, parents, q_records, n, vocab, NODES: tl.constexpr):
     """The table of a request, and its status bits. A node is dead where its parent does not come before it or is dead,
     or where its token is no token; -1 says "no draft here" and is no fault."""
     lanes = tl.arange(0, TABLE * NODES)
     table = tl.where(lanes < NODES, -2.0, 0.0)
-    table = tl.where((lanes >= WEIGHT * NODES) & (lanes < REJECTED_MASS * NODES), 1.0, table)
-    table = tl.where(lanes >= DEPTH * NODES, -1.0, table)
-    table = _set(_set(table, PARENT, 0, -1.0), DEPTH, 0, 0.0)
+    table = tl.where((lanes >= WEIGHT * NODES) & (lanes < LARGEST * NODES), 1.0, table)
+    table = _set(table, PARENT, 0, -1.0)
     flags = 0
     if parents is not None:
         flags = tl.where(tl.load(parents) == -1, 0, MALFORMED_TREE)
@@ -101,30 +106,36 @@ def _live_table(tokens, parents, n, vocab, NODES: tl.constexpr):
         flags |= tl.where(has_parent & (is_token == 0) & (token != -1), TOKEN_OUT_OF_RANGE, 0)
         table = _set(table, PARENT, node, tl.where(has_parent & is_token, parent, -2).to(tl.float32))
         table = _set(table, TOKEN, node, tl.where(is_token, token, 0).to(tl.int32).to(tl.float32))
+    if q_records is not None:
+        for node in range(0, n):
+            table = _set(table, LARGEST, node, load_field(q_records, node, MAXIMUM))
+            table = _set(table, REMAINDER, node, load_field(q_records, node, TOTAL))
     return table, flags
 
 
 @triton.jit
-def _drawn_from(q, q_records, node, remainder, ids, token):
-    """What a child with this token was drawn from: the node's q without the siblings tried before."""
+def _drawn_from(x, q_records, node, largest, remainder, ids, token):
+    """What a child with this token was drawn from: the node's q without the siblings tried before, as `x` is."""
     one_hot = tl.where(ids == token, 1.0, 0.0)
     if q_records is None:
         return one_hot
     else:
         random = load_field(q_records, node, ONE_HOT) == 0
-        return tl.where(random, q / tl.where(remainder > 0, remainder, 1.0), one_hot)
+        q = weights(x, largest, q_records, node) / tl.where(remainder > 0, remainder, 1.0)
+        return tl.where(random, q, one_hot)
 
 
 @triton.jit
 def _residual(
     p_rows, p_stride, p_records, q_rows, q_stride, q_records, vocab, table, node, upto, ids, RULE: tl.constexpr
 ):
-    """p and q of a node at `ids`, after its children before `upto` were rejected."""
+    """Of a node at `ids`, after its children before `upto` were rejected: p, and the draft's logits, -inf at their
+    tokens."""
     p = probabilities(p_rows, p_stride, p_records, node, vocab, ids)
     if q_rows is None:
-        q = tl.zeros_like(p)
+        x = tl.zeros_like(p)
     else:
-        q = probabilities(q_rows, q_stride, q_records, node, vocab, ids)
+        x = logits_of(q_rows, q_stride, node, vocab, ids)
     for child in range(node + 1, upto):
         if _parent(table, child) == node:
             token = _token(table, child)
@@ -132,11 +143,13 @@ def _residual(
                 p = tl.where(ids == token, 0.0, p)
             else:
                 mass = _get(table, REJECTED_MASS, child)
-                drawn_from = _drawn_from(q, q_records, node, _get(table, REJECTED_REMAINDER, child), ids, token)
-                excess = tl.maximum(_get(table, REJECTED_WEIGHT, child) * p - drawn_from, 0.0)
+                largest = _get(table, REJECTED_LARGEST, child)
+                remainder = _get(table, REJECTED_REMAINDER, child)
+                drawn_from = _drawn_from(x, q_records, node, largest, remainder, ids, token)
+                excess = tl.maximum(_get(table, WEIGHT, child) * p - drawn_from, 0.0)
                 p = tl.where(mass > 0, excess / tl.where(mass > 0, mass, 1.0), p)
-                q = tl.where(ids == token, 0.0, q)
-    return p, q
+                x = tl.where(ids == token, -INFINITY, x)
+    return p, x
 
 
 @triton.jit
@@ -147,10 +160,11 @@ def _point(p_rows, p_stride, p_records, q_rows, q_stride, q_records, vocab, tabl
     upto = child
     if RULE == TARGET_ONLY:
         upto = node + 1  # p(x) as it was: the rule adds up those of the siblings
-    p, q = _residual(
+    p, x = _residual(
         p_rows, p_stride, p_records, q_rows, q_stride, q_records, vocab, table, node, upto, token + lane, RULE
     )
-    q = _drawn_from(q, q_records, node, _get(table, REMAINDER, node), token + lane, token)
+    largest = _get(table, LARGEST, node)
+    q = _drawn_from(x, q_records, node, largest, _get(table, REMAINDER, node), token + lane, token)
     return tl.sum(tl.where(lane == 0, p, 0.0), 0), tl.sum(tl.where(lane == 0, q, 0.0), 0)
 
 
@@ -158,28 +172,37 @@ def _point(p_rows, p_stride, p_records, q_rows, q_stride, q_records, vocab, tabl
 def _masses(
     p_rows, p_stride, p_records, q_rows, q_stride, q_records, vocab, table, node, child, lanes, RULE: tl.constexpr
 ):
-    """Where the child is rejected: the mass of max(W p - q, 0), and that of q without the child's token."""
+    """Where the child is rejected: the mass of max(W p - q, 0), and what is left of q without the child's token, as
+    LARGEST and REMAINDER."""
     token = _token(table, child)
     weight = _get(table, WEIGHT, node)
+    largest = _get(table, LARGEST, node)
     remainder = _get(table, REMAINDER, node)
     mass = 0.0
+    top = -INFINITY
     left = 0.0
     for first in range(0, vocab, lanes.shape[0]):
         ids = first + lanes
-        p, q = _residual(p_rows, p_stride, p_records, q_rows, q_stride, q_records, vocab, table, node, child, ids, RULE)
-        drawn_from = _drawn_from(q, q_records, node, remainder, ids, token)
+        p, x = _residual(p_rows, p_stride, p_records, q_rows, q_stride, q_records, vocab, table, node, child, ids, RULE)
+        drawn_from = _drawn_from(x, q_records, node, largest, remainder, ids, token)
         mass += tl.sum(tl.maximum(weight * p - drawn_from, 0.0), 0)
-        left += tl.sum(tl.where(ids == token, 0.0, q), 0)
-    return mass, left
+        if q_records is not None:
+            x = tl.where(ids == token, -INFINITY, x)
+            higher = tl.maximum(top, tl.max(x, 0))
+            left *= tl.max(weights(tl.zeros_like(x) + top, higher, q_records, node), 0)
+            left += tl.sum(weights(x, higher, q_records, node), 0)
+            top = higher
+    return mass, top, left
 
 
 @triton.jit
-def _rejected(table, node, child, mass, left):
-    """The table after the child was rejected."""
+def _rejected(table, node, child, mass, largest, remainder):
+    """The table after the child was rejected, which left this of the node's q."""
     table = _set(table, REJECTED_MASS, child, mass)
-    table = _set(table, REJECTED_WEIGHT, child, _get(table, WEIGHT, node))
+    table = _set(table, WEIGHT, child, _get(table, WEIGHT, node))
+    table = _set(table, REJECTED_LARGEST, child, _get(table, LARGEST, node))
     table = _set(table, REJECTED_REMAINDER, child, _get(table, REMAINDER, node))
-    return _set(table, REMAINDER, node, left)
+    return _set(_set(table, LARGEST, node, largest), REMAINDER, node, remainder)
 
 
 @triton.jit
@@ -194,7 +217,7 @@ def _draw(
     first = 0
     while (first < vocab) & (drawn < 0):
         ids = first + lanes
-        p, _q = _residual(p_rows, p_stride, p_records, q_rows, q_stride, q_records, vocab, table, node, upto, ids, RULE)
+        p, _x = _residual(p_rows, p_stride, p_records, q_rows, q_stride, q_records, vocab, table, node, upto, ids, RULE)
         mass = tl.sum(p, 0)
         if reached + mass > goal:
             drawn = first + find_in_block(p, lanes, reached, goal)
@@ -253,7 +276,7 @@ def _walk_down(
                 accept = tl.where(greedy, p > 0, accept)
                 if RULE == RECURSIVE:
                     if (accept | greedy) == 0:
-                        mass, left = _masses(
+                        mass, largest, remainder = _masses(
                             p_rows,
                             p_stride,
                             p_records,
@@ -267,7 +290,7 @@ def _walk_down(
                             lanes,
                             RULE,
                         )
-                        table = _rejected(table, at, child, mass, left)
+                        table = _rejected(table, at, child, mass, largest, remainder)
             at = tl.where(accept, child, at)
             first = tl.where(accept, 1, 0)
             cumulative = tl.where(accept, 0.0, cumulative)
@@ -277,13 +300,14 @@ def _walk_down(
 @triton.jit
 def _deepest_typical(p_rows, p_stride, p_records, vocab, table, n, posterior_threshold, posterior_alpha):
     """The deepest node that likely enough tokens lead to, the first of several; and the status bits of rows used."""
+    table = _set(table, DEPTH, 0, 1.0)
     at = 0
-    deepest = 0.0
+    deepest = 1.0
     flags = 0
     for child in range(1, n):
         parent = _parent(table, child)
         depth = _get(table, DEPTH, parent) + 1
-        if (parent >= 0) & (depth > 0):
+        if (parent >= 0) & (depth > 1):
             status = row_status(p_records, parent)
             flags |= status
             lane = tl.arange(0, POINT)
@@ -293,7 +317,7 @@ def _deepest_typical(p_rows, p_stride, p_records, vocab, table, n, posterior_thr
             entropy = tl.where(load_field(p_records, parent, ONE_HOT) > 0, 0.0, entropy)
             likely = p > tl.minimum(posterior_threshold, posterior_alpha * tl.exp(-entropy))
             accept = (tl.sum(tl.where(likely & (lane == 0), 1, 0), 0) > 0) & (status == 0)
-            table = _set(table, DEPTH, child, tl.where(accept, depth, -1.0))
+            table = _set(table, DEPTH, child, tl.where(accept, depth, 0.0))
             at = tl.where(accept & (depth > deepest), child, at)
             deepest = tl.where(accept, tl.maximum(deepest, depth), deepest)
     return at, flags | row_status(p_records, at)
@@ -334,19 +358,21 @@ def _traverse(p_rows, p_stride, p_records, q_rows, q_stride, q_records, vocab, t
         # The branches yield numbers, not the table, which a branch that yields it would lay out with a stride.
         entered = 0.0
         mass = 0.0
-        left = 0.0
+        largest = 0.0
+        remainder = 0.0
         if descend:
             p, q = _point(p_rows, p_stride, p_records, q_rows, q_stride, q_records, vocab, table, at, child, TRAVERSAL)
             ratio = tl.where(q > 0, p / tl.where(q > 0, q, 1.0), 1e30)
             entered = tl.where(p > 0, tl.minimum(weight * ratio, 1.0), 0.0)
         if reject:
-            mass, left = _masses(
+            mass, largest, remainder = _masses(
                 p_rows, p_stride, p_records, q_rows, q_stride, q_records, vocab, table, parent, at, lanes, TRAVERSAL
             )
         fallen = tl.where(mass > 0, mass / tl.where(mass > 0, mass + (1 - parent_weight), 1.0), 0.0)
         nowhere = entries.shape[0]
-        table = _rejected(table, tl.where(reject, parent, nowhere), tl.where(reject, at, nowhere), mass, left)
-        table = _set(table, WEIGHT, tl.where(reject, parent, nowhere), fallen)
+        above = tl.where(reject, parent, nowhere)
+        table = _rejected(table, above, tl.where(reject, at, nowhere), mass, largest, remainder)
+        table = _set(table, WEIGHT, above, fallen)
         table = _set(table, WEIGHT, tl.where(descend, child, nowhere), entered)
         after = tl.where(descend, child, tl.where(reject, at, after))
         at = tl.where(descend, child, tl.where(reject, parent, at))
@@ -399,7 +425,7 @@ def verify_kernel(
             greedy = _is_greedy(p_records)
             lanes = tl.arange(0, BLOCK)
 
-            table, flags = _live_table(tokens + begin, request_parents, n, vocab, NODES)
+            table, flags = _live_table(tokens + begin, request_parents, q_records, n, vocab, NODES)
             at = 0
             walks = n
             if RULE == TYPICAL or RULE == TRAVERSAL:
@@ -450,7 +476,7 @@ def verify_kernel(
             if RULE == TARGET_ONLY:
                 mass = 0.0
                 for first in range(0, vocab, BLOCK):
-                    p, _q = _residual(
+                    p, _x = _residual(
                         p_rows, p_stride, p_records, None, 0, None, vocab, table, at, upto, first + lanes, RULE
                     )
                     mass += tl.sum(p, 0)
