@@ -91,7 +91,7 @@ def merge_attention(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) 
 
     Returns:
         `out` `[N, H, D]` and `lse` `[N, H]` as `tree_attention` over both sets would give; 0 and -inf where both
-        inputs are -inf.
+        inputs are -inf, NaN where one is NaN or +inf.
 
     Raises:
         ValueError: an argument has the wrong shape, dtype, device or layout.

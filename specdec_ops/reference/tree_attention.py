@@ -79,6 +79,7 @@ def _read(cache: Tensor, scale: Tensor | None, blocks: Tensor, offsets: Tensor) 
 
 def merge_attention(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
     lse = torch.logaddexp(lse_a.double(), lse_b.double())
+    lse = lse.masked_fill(lse.isposinf(), math.nan)
     out = torch.zeros_like(out_a, dtype=torch.float64)
     for part, part_lse in ((out_a, lse_a), (out_b, lse_b)):
         weighted = torch.exp(part_lse.double() - lse)[..., None] * part.double()

@@ -90,6 +90,7 @@ def tree_attention_kernel(
     num_rows,
     max_nodes,
     max_blocks,
+    capacity,
     num_blocks,
     block_size,
     heads,
@@ -159,27 +160,26 @@ def tree_attention_kernel(
             steps = (block_size + SLOTS - 1) // SLOTS
 
             # Lengths and depths may be any int32: no sum of them may overflow.
-            capacity = max_blocks * block_size
             filled = tl.minimum(context, capacity)
+            pages = filled // block_size + tl.where(filled % block_size > 0, 1, 0)
             first_page = 0
             if window is not None:
                 # The oldest position that a row sees, relative to the end of the context.
                 oldest = tl.maximum(row_depth, INT32_MIN + (window - 1)) - (window - 1)
                 first_page = tl.maximum(context + tl.minimum(tl.min(oldest, 0), 0), 0) // block_size
-            for page in range(first_page, (filled + block_size - 1) // block_size):
+            for page in range(first_page, pages):
                 block = tl.load(table + page).to(tl.int64)
                 in_cache = (block >= 0) & (block < num_blocks)
                 for step in range(0, tl.where(in_cache, steps, 0)):
                     offset = step * SLOTS + tl.arange(0, SLOTS)
-                    slot = page * block_size + offset
-                    here = (offset < block_size) & (slot < filled)
+                    here = offset < tl.minimum(block_size, filled - page * block_size)
                     k = _rows(keys + block * k_block, k_offset, offset, here, d, size)
                     v = _rows(values + block * v_block, v_offset, offset, here, d_v, v_size)
                     k_factor = _scales(k_scale, kv_head, kv_heads, block * block_size + offset, here, PER_TOKEN)
                     v_factor = _scales(v_scale, kv_head, kv_heads, block * block_size + offset, here, PER_TOKEN)
                     visible = here[None, :] & (row_node >= 0)[:, None]
                     if window is not None:
-                        visible = visible & ((slot - context)[None, :] >= oldest[:, None])
+                        visible = visible & ((page * block_size - context + offset)[None, :] >= oldest[:, None])
                     m, total, acc = _accumulate(
                         m, total, acc, tile, k, v, visible, scale, softcap, k_factor, v_factor, SCALED
                     )
@@ -332,6 +332,7 @@ def tree_attention(
         num_rows,
         max_nodes,
         max_blocks,
+        min(max_blocks * block_size, 2**31 - 1),  # what an int32 length can reach
         num_blocks,
         block_size,
         heads,

@@ -333,6 +333,13 @@ def test_bad_lengths(backend, dtype, nodes):
         check(backend, args, kwargs)
 
 
+def test_a_table_of_more_slots_than_int32_counts(backend):
+    args, kwargs = make_case([5000, 3], [4, 2], heads=2, kv_heads=1, d_qk=16, block_size=4096)
+    args[3] = torch.nn.functional.pad(args[3], (0, 1 << 19), value=-1)
+    for window in (0, 1000):
+        check(backend, args, {**kwargs, "window": window})
+
+
 def test_nodes_past_max_nodes(backend):
     args, kwargs = make_case([20, 5], [9, 3])
     kwargs["max_nodes"] = 4
@@ -459,11 +466,13 @@ def test_merge_attention_ignores_a_part_without_weight(backend, dtype, size):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_merge_attention_keeps_nan(backend, dtype):
-    """A part of a query with NaN is not taken for one that saw nothing."""
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("other", [0.0, -math.inf, math.inf])
+def test_merge_attention_keeps_nan(backend, dtype, bad, other):
+    """A part of a query with NaN is not taken for one that saw nothing; scores that overflowed are no better."""
     out, lse = torch.ones(3, 2, 33, dtype=dtype, device=backend.device), torch.zeros(3, 2, device=backend.device)
     bad_out, bad_lse = out.clone(), lse.clone()
-    bad_out[1, 0] = bad_lse[1, 0] = math.nan
+    bad_out[1, 0], bad_lse[1, 0], lse[1, 0] = math.nan, bad, other
     for parts in ((bad_out, bad_lse, out, lse), (out, lse, bad_out, bad_lse)):
         for merged in backend.merge_attention(*parts):
             nan = merged.cpu().isnan()
