@@ -189,7 +189,7 @@ def _masses(
         if q_records is not None:
             x = tl.where(ids == token, -INFINITY, x)
             higher = tl.maximum(top, tl.max(x, 0))
-            left *= tl.max(weights(tl.zeros_like(x) + top, higher, q_records, node), 0)
+            left *= tl.max(weights(tl.zeros([POINT], tl.float32) + top, higher, q_records, node), 0)
             left += tl.sum(weights(x, higher, q_records, node), 0)
             top = higher
     return mass, top, left
