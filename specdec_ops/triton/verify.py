@@ -380,6 +380,109 @@ def _traverse(p_rows, p_stride, p_records, q_rows, q_stride, q_records, vocab, t
 
 
 @triton.jit
+def _walk(
+    p_rows,
+    p_stride,
+    p_records,
+    q_rows,
+    q_stride,
+    q_records,
+    vocab,
+    table,
+    uniforms,
+    n,
+    posterior_threshold,
+    posterior_alpha,
+    lanes,
+    RULE: tl.constexpr,
+):
+    """To the last accepted node. Returns the table, the node, the token that `strict` drew instead of a draft (or -1),
+    and the status bits of the rows used, those on the path left out."""
+    greedy = _is_greedy(p_records)
+    at = 0
+    flags = 0
+    walks = n
+    if RULE == TYPICAL or RULE == TRAVERSAL:
+        walks = tl.where(greedy, n, 1)  # greedy requests walk down whatever the rule
+    if RULE == TYPICAL:
+        n_typical = tl.where(greedy, 1, n)
+        at, flags = _deepest_typical(
+            p_rows, p_stride, p_records, vocab, table, n_typical, posterior_threshold, posterior_alpha
+        )
+    if RULE == TRAVERSAL:
+        table, at, flags = _traverse(
+            p_rows, p_stride, p_records, q_rows, q_stride, q_records, vocab, table, uniforms, n, lanes
+        )
+    table, reached, instead = _walk_down(
+        p_rows, p_stride, p_records, q_rows, q_stride, q_records, vocab, table, uniforms, walks, lanes, RULE
+    )
+    return table, tl.maximum(at, reached), instead, flags
+
+
+@triton.jit
+def _bonus(
+    p_rows, p_stride, p_records, q_rows, q_stride, q_records, vocab, table, uniforms, n, at, lanes, RULE: tl.constexpr
+):
+    """The token that follows the accepted path: drawn from what the rejected children of its last node leave of p."""
+    upto = n
+    if RULE == STRICT or RULE == TYPICAL:
+        upto = at + 1
+    upto = tl.where(row_status(p_records, at) > 0, at + 1, upto)
+    goal = tl.load(uniforms)
+    if RULE == TARGET_ONLY:
+        mass = 0.0
+        for first in range(0, vocab, lanes.shape[0]):
+            ids = first + lanes
+            p, _x = _residual(p_rows, p_stride, p_records, None, 0, None, vocab, table, at, upto, ids, RULE)
+            mass += tl.sum(p, 0)
+        upto = tl.where(mass > 0, upto, at + 1)
+        goal = goal * tl.where(mass > 0, mass, 1.0)
+    return _draw(p_rows, p_stride, p_records, q_rows, q_stride, q_records, vocab, table, at, upto, goal, lanes, RULE)
+
+
+@triton.jit
+def _emit(
+    p_rows,
+    p_stride,
+    p_records,
+    q_records,
+    table,
+    n,
+    at,
+    token,
+    out_tokens,
+    num_accepted,
+    path,
+    logprobs,
+    RULE: tl.constexpr,
+):
+    """Stores the accepted path from its end, which `token` follows. Returns the status bits of the rows on it."""
+    flags = 0
+    depth = 0
+    node = at
+    while node > 0:
+        node = _parent(table, node)
+        depth += 1
+    tl.store(num_accepted, depth)
+    node = at
+    for i in range(0, depth + 1):
+        out = depth - i
+        tl.store(path + out, node)
+        tl.store(out_tokens + out, token.to(tl.int64))
+        tl.store(logprobs + out, logprob_of(p_rows, p_stride, p_records, node, token))
+        status = row_status(p_records, node)
+        flags |= status
+        if RULE == RECURSIVE and q_records is not None:
+            # q is asked for only where there is a draft to test.
+            children = (tl.arange(0, table.shape[0]) < n) & (table == tl.cast(node, tl.float32))
+            asked = (_is_greedy(p_records) == 0) & (tl.sum(tl.where(children, 1, 0), 0) > 0) & (status == 0)
+            flags |= tl.where(asked, _draft_status(q_records, node), 0)
+        token = _token(table, node)
+        node = _parent(table, node)
+    return flags
+
+
+@triton.jit
 def verify_kernel(
     target,
     p_stride,
@@ -406,6 +509,7 @@ def verify_kernel(
     NODES: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
+    lanes = tl.arange(0, BLOCK)
     for b in range(tl.program_id(0), batch, tl.num_programs(0)):
         begin, n, valid = nodes_of(cu_nodes, b, num_rows, max_nodes)
         flags = tl.where(valid, 0, MALFORMED_TREE)
@@ -421,37 +525,9 @@ def verify_kernel(
             request_parents = None
             if parents is not None:
                 request_parents = parents + begin
-            request_uniforms = uniforms + root
-            greedy = _is_greedy(p_records)
-            lanes = tl.arange(0, BLOCK)
 
             table, flags = _live_table(tokens + begin, request_parents, q_records, n, vocab, NODES)
-            at = 0
-            walks = n
-            if RULE == TYPICAL or RULE == TRAVERSAL:
-                walks = tl.where(greedy, n, 1)  # greedy requests walk down whatever the rule
-            if RULE == TYPICAL:
-                n_typical = tl.where(greedy, 1, n)
-                at, used = _deepest_typical(
-                    p_rows, p_stride, p_records, vocab, table, n_typical, posterior_threshold, posterior_alpha
-                )
-                flags |= used
-            if RULE == TRAVERSAL:
-                table, at, used = _traverse(
-                    p_rows,
-                    p_stride,
-                    p_records,
-                    q_rows,
-                    q_stride,
-                    q_records,
-                    vocab,
-                    table,
-                    request_uniforms,
-                    n,
-                    lanes,
-                )
-                flags |= used
-            table, reached, instead = _walk_down(
+            table, at, token, used = _walk(
                 p_rows,
                 p_stride,
                 p_records,
@@ -460,55 +536,44 @@ def verify_kernel(
                 q_records,
                 vocab,
                 table,
-                request_uniforms,
-                walks,
+                uniforms + root,
+                n,
+                posterior_threshold,
+                posterior_alpha,
                 lanes,
                 RULE,
             )
-            at = tl.maximum(at, reached)
-
-            # The token that follows the accepted path.
-            upto = n
-            if RULE == STRICT or RULE == TYPICAL:
-                upto = at + 1
-            upto = tl.where(row_status(p_records, at) > 0, at + 1, upto)
-            goal = tl.load(request_uniforms)
-            if RULE == TARGET_ONLY:
-                mass = 0.0
-                for first in range(0, vocab, BLOCK):
-                    p, _x = _residual(
-                        p_rows, p_stride, p_records, None, 0, None, vocab, table, at, upto, first + lanes, RULE
-                    )
-                    mass += tl.sum(p, 0)
-                upto = tl.where(mass > 0, upto, at + 1)
-                goal = goal * tl.where(mass > 0, mass, 1.0)
-            token = instead
-            if instead < 0:
-                token = _draw(
-                    p_rows, p_stride, p_records, q_rows, q_stride, q_records, vocab, table, at, upto, goal, lanes, RULE
+            if token < 0:
+                token = _bonus(
+                    p_rows,
+                    p_stride,
+                    p_records,
+                    q_rows,
+                    q_stride,
+                    q_records,
+                    vocab,
+                    table,
+                    uniforms + root,
+                    n,
+                    at,
+                    lanes,
+                    RULE,
                 )
-
-            depth = 0
-            node = at
-            while node > 0:
-                node = _parent(table, node)
-                depth += 1
-            tl.store(num_accepted + b, depth)
-            node = at
-            for i in range(0, depth + 1):
-                out = root + depth - i
-                tl.store(path + out, node)
-                tl.store(out_tokens + out, token.to(tl.int64))
-                tl.store(logprobs + out, logprob_of(p_rows, p_stride, p_records, node, token))
-                status_here = row_status(p_records, node)
-                flags |= status_here
-                if RULE == RECURSIVE and draft is not None:
-                    # q is asked for only where there is a draft to test.
-                    children = (tl.arange(0, table.shape[0]) < n) & (table == tl.cast(node, tl.float32))
-                    asked = (greedy == 0) & (tl.sum(tl.where(children, 1, 0), 0) > 0) & (status_here == 0)
-                    flags |= tl.where(asked, _draft_status(q_records, node), 0)
-                token = _token(table, node)
-                node = _parent(table, node)
+            flags |= used | _emit(
+                p_rows,
+                p_stride,
+                p_records,
+                q_records,
+                table,
+                n,
+                at,
+                token,
+                out_tokens + root,
+                num_accepted + b,
+                path + root,
+                logprobs + root,
+                RULE,
+            )
         tl.store(status + b, flags)
 
 
