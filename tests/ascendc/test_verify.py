@@ -105,6 +105,13 @@ def test_a_long_chain_is_not_read_to_its_end(rule):
     assert traffic(case, 4 * ahead) <= 1.10
 
 
+@pytest.mark.parametrize("rule", ["rejection", "block", "typical"])
+def test_padding_of_a_chain_is_not_read(rule):
+    case = random_case("verify_chain", rule, sizes=[6] * 2, vocab=VOCAB, random_drafts=False, filters=False)
+    case.tokens.view(2, 6)[:, 2:] = -1
+    assert traffic(case, 2 * 2) <= 1.10
+
+
 def cycles_of_an_accepted_chain(rule: str, size: int, vocab: int, **filters: torch.Tensor) -> float:
     case = random_case("verify_chain", rule, sizes=[size], vocab=vocab, filters=False)
     case.options["draft_logits"] = case.target_logits.clone()

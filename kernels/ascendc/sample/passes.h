@@ -88,13 +88,11 @@ class Passes {
 
   // False where there is no room left: to be asked for again in the next round.
   __aicore__ inline bool Ask(const Pass& pass) {
+    if (foreseen_) return true;
     if (Room() == 0) return false;
     const List list = pass.kind == kScan || pass.kind == kSum ? kLight : kHeavy;
     ++num_asked_[list];
-    const uint32_t at = (list == kLight ? kMaxPasses + num_asked_[list] : Place(list, num_asked_[list])) * kPassWords;
-    PassWords w;
-    w.pass = pass;
-    for (uint32_t i = 0; i < WordsOf(list); ++i) asked_.SetValue(at + i, w.words[i]);
+    PutPass(list == kLight ? kMaxPasses + num_asked_[list] : Place(list, num_asked_[list]), pass, list);
     return true;
   }
 
@@ -103,7 +101,7 @@ class Passes {
 
   // What this core has asked for goes to the others.
   __aicore__ inline void TellPasses() {
-    if (core_ >= Owners()) return;
+    if (foreseen_ || core_ >= Owners()) return;
     const uint32_t light = num_asked_[kLight], heavy = num_asked_[kHeavy], first = Place(kHeavy, heavy);
     asked_.SetValue(kMaxPasses * kPassWords, light | heavy << kCountBits | waits_ << 2 * kCountBits);
     waits_ = 0;
@@ -113,20 +111,38 @@ class Passes {
     num_asked_[kLight] = num_asked_[kHeavy] = 0;
   }
 
-  // Makes the passes that all cores have told of. False if none has asked for anything.
-  __aicore__ inline bool MakePasses() {
+  // Where every core has one request at most, each finds by itself what all of them will ask for first, and has begun
+  // to read its share when it looks after its own request. Op is as for Rows::Run.
+  template <class Op>
+  __aicore__ inline void Foresee(Op* op) {
     const uint32_t owners = Owners();
-    AscendC::SyncAll();
-    const AscendC::DataCopyExtParams counts{static_cast<uint16_t>(owners), kBlockBytes,
-                                            kPassLines * kPassWords * 4 - kBlockBytes, 0, 0};
-    AscendC::DataCopyPad(counts_, passes_gm_[kMaxPasses * kPassWords], counts,
-                         AscendC::DataCopyPadExtParams<uint32_t>{false, 0, 0, 0});
-    Order<AscendC::HardEvent::MTE2_S>();
-    uint32_t both = 0;
-    for (uint32_t owner = 0; owner < owners; ++owner) both += counts_.GetValue(owner * kRecord);
-    if (both == 0) return false;
-    passes_[kLight] = CountOf(both, kLight);
-    passes_[kHeavy] = CountOf(both, kHeavy);
+    for (op->request_ = 0; op->request_ < owners; op->request_ += kLine / 4) op->PreloadRequest();
+    uint32_t all = 0;
+    for (op->request_ = 0; op->request_ < owners; ++op->request_) {
+      op->Find();
+      const uint32_t count = op->CountFirst();
+      counts_.SetValue(op->request_ * kRecord, count);
+      all += count;
+    }
+    passes_[kLight] = all;
+    passes_[kHeavy] = 0;
+    StartList(kLight);
+    const uint32_t end = EndPass();
+    uint32_t pass = BeginPass(), before = 0, found = 0;
+    for (op->request_ = 0; pass < end; ++op->request_) {
+      const uint32_t count = counts_.GetValue(op->request_ * kRecord);
+      if (pass < before + count) op->Find();
+      for (; pass < before + count && pass < end; ++pass) PutPass(found++, op->First(pass - before), kLight);
+      before += count;
+    }
+    foreseen_ = true;
+    StartShare();
+  }
+
+  // Makes the passes that all cores ask for. False if there are none.
+  __aicore__ inline bool MakePasses() {
+    if (!foreseen_ && !LoadAsked()) return false;
+    foreseen_ = false;
     Share();
     AscendC::SyncAll();
     return true;
@@ -424,6 +440,12 @@ class Passes {
   }
   __aicore__ inline uint32_t WordsOf(List list) const { return list == kLight ? kLightWords : kPassWords; }
 
+  __aicore__ inline void PutPass(uint32_t line, const Pass& pass, List list) {
+    PassWords w;
+    w.pass = pass;
+    for (uint32_t i = 0; i < WordsOf(list); ++i) asked_.SetValue(line * kPassWords + i, w.words[i]);
+  }
+
   // --- This core's share of all chunks of all passes, piece by piece
 
   // The last cores come first where passes are heavy: what is left over is to meet those with less to do.
@@ -434,11 +456,34 @@ class Passes {
     list_ = list;
   }
 
+  // The passes that the share has chunks of.
+  __aicore__ inline uint32_t BeginPass() const { return static_cast<uint32_t>(begin_ / t_.chunks); }
+  __aicore__ inline uint32_t EndPass() const { return static_cast<uint32_t>((end_ + t_.chunks - 1) / t_.chunks); }
+
+  // False if no core has told of any.
+  __aicore__ inline bool LoadAsked() {
+    const uint32_t owners = Owners();
+    AscendC::SyncAll();
+    const AscendC::DataCopyExtParams counts{static_cast<uint16_t>(owners), kBlockBytes,
+                                            kPassLines * kPassWords * 4 - kBlockBytes, 0, 0};
+    AscendC::DataCopyPad(counts_, passes_gm_[kMaxPasses * kPassWords], counts,
+                         AscendC::DataCopyPadExtParams<uint32_t>{false, 0, 0, 0});
+    Order<AscendC::HardEvent::MTE2_S>();
+    uint32_t both = 0;
+    for (uint32_t owner = 0; owner < owners; ++owner) both += counts_.GetValue(owner * kRecord);
+    if (both == 0) return false;
+    passes_[kLight] = CountOf(both, kLight);
+    passes_[kHeavy] = CountOf(both, kHeavy);
+    LoadPasses(kHeavy, LoadPasses(kLight, 0));
+    Order<AscendC::HardEvent::MTE2_S>();
+    StartShare();
+    return true;
+  }
   // The passes of the share come to asked_, after `loaded` others.
   __aicore__ inline uint32_t LoadPasses(List list, uint32_t loaded) {
     StartList(list);
-    uint32_t pass = static_cast<uint32_t>(begin_ / t_.chunks), before = 0;
-    const uint32_t end = static_cast<uint32_t>((end_ + t_.chunks - 1) / t_.chunks);
+    uint32_t pass = BeginPass(), before = 0;
+    const uint32_t end = EndPass();
     for (uint32_t owner = 0; pass < end; ++owner) {
       const uint32_t count = CountOf(counts_.GetValue(owner * kRecord), list);
       if (pass < before + count) {
@@ -453,9 +498,7 @@ class Passes {
     return loaded;
   }
 
-  __aicore__ inline void Share() {
-    LoadPasses(kHeavy, LoadPasses(kLight, 0));
-    Order<AscendC::HardEvent::MTE2_S>();
+  __aicore__ inline void StartShare() {
     pass_at_ = 0;
     kept_row_ = -1;
     StartList(kLight);
@@ -463,12 +506,13 @@ class Passes {
       AscendC::SetFlag<AscendC::HardEvent::V_MTE2>(Event(i));
       AscendC::SetFlag<AscendC::HardEvent::MTE3_V>(Event(i));
     }
-    Piece pieces[kBuffers];
-    for (uint32_t i = 0; i < kBuffers; ++i) Fetch(&pieces[i], i);
-    for (uint32_t i = 0; pieces[i].count > 0; i = (i + 1) % kBuffers) {
-      const Piece piece = pieces[i];
+    for (uint32_t i = 0; i < kBuffers; ++i) Fetch(&pieces_[i], i);
+  }
+  __aicore__ inline void Share() {
+    for (uint32_t i = 0; pieces_[i].count > 0; i = (i + 1) % kBuffers) {
+      const Piece piece = pieces_[i];
       TakeIn(piece, i);
-      Fetch(&pieces[i], i);
+      Fetch(&pieces_[i], i);
       Work(piece, i);
     }
     for (uint32_t i = 0; i < kBuffers; ++i) {
@@ -555,12 +599,14 @@ class Passes {
   AscendC::LocalTensor<uint32_t> asked_;              // this core's lines; while passes are made, those of its share
   uint32_t num_asked_[kLists] = {}, passes_[kLists];  // of this core, of all
   uint32_t waits_ = 0;                                // whether this core asks for a round
+  bool foreseen_ = false;                             // what all cores ask for in this round
   // This core's share of a list: the chunks from begin_ to end_, counted over all passes. next_ is of the pass in
   // words_; the one after it is at pass_at_.
   uint64_t begin_, next_, end_;
   uint32_t pass_at_;
   List list_;
   PassWords words_;
+  Piece pieces_[kBuffers];  // that come next
   // The logits in raw_[0] that were read last for the core that decides; no row where passes came after it.
   int32_t kept_row_ = -1;
   uint32_t kept_of_draft_, kept_first_, kept_;

@@ -107,6 +107,12 @@ class Rows : public Passes, public Emitted {
   }
 
  protected:
+  __aicore__ inline void PreloadFilters(uint32_t request) const {
+    if (has_temperature_) Preload(temperature_[request]);
+    if (has_top_k_) Preload(top_k_[request]);
+    if (has_top_p_) Preload(top_p_[request]);
+    if (has_min_p_) Preload(min_p_[request]);
+  }
   __aicore__ inline Filters FiltersOf(uint32_t request) const {
     Filters f{1.0f, 0, 1.0f, 0.0f};
     if (has_temperature_) f.temperature = Temperature(temperature_.GetValue(request));
@@ -165,6 +171,16 @@ class Rows : public Passes, public Emitted {
     out->log_total = s.log_total;
     out->status = s.status;
     return s.stage == kReady;
+  }
+
+  // What Ready asks for first, of the request_ that its core has alone.
+  __aicore__ inline Pass FirstPassOver(uint32_t node, uint32_t of_draft, int32_t row, const Filters& filters) const {
+    RowState s{};
+    s.stage = kScanning;
+    s.cut = -kInf;
+    const uint32_t slot = request_ * t_.slots + of_draft * t_.nodes + node;
+    const Row unknown{slot, row, of_draft, ScaleOf(filters), 0.0f, 0.0f, 0.0f, 0.0f, 0};
+    return PassFor(s, unknown, IsPlain(filters, of_draft) && filters.temperature > 0.0f);
   }
 
   // Combines the scans of the rows of some nodes, and of the drafts of some of them, as many at once as fit, where that
@@ -375,6 +391,9 @@ class Rows : public Passes, public Emitted {
 
   // Steps `op` through all requests, one a lane at a time. Op has
   //   a base Request: what it keeps of a request from step to step, though other lanes have steps in between,
+  //   void PreloadRequest(): asks for the lines with the parameters of request_ and of those after it,
+  //   void Find(): reads those of request_,
+  //   uint32_t CountFirst(), Pass First(uint32_t i): what the first step with the request just found will ask for,
   //   void Begin(): takes up request_,
   //   bool Step(): whether it is done; if not it has asked for passes, or for a round,
   //   void Write(): the results, by Rows::Write.
@@ -382,6 +401,7 @@ class Rows : public Passes, public Emitted {
   __aicore__ inline void Run(Op* op) {
     Emitted emitted[kMostLanes];
     typename Op::Request requests[kMostLanes];
+    if (t_.lanes == 1) Foresee(op);
     do {
       ++round_;
       read_ = kNoSlot;

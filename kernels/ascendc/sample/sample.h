@@ -28,10 +28,18 @@ class Sample : public Rows, public SampleRequest {
 
   __aicore__ inline void Process() { Run(this); }
 
-  __aicore__ inline void Begin() {
+  __aicore__ inline void PreloadRequest() const { PreloadFilters(request_); }
+  __aicore__ inline void Find() {
     filters_ = FiltersOf(request_);
     greedy_ = filters_.temperature == 0.0f;
     if (k_ > 0 && greedy_) filters_.temperature = 1.0f;  // the k best need their order and filters alone
+  }
+  __aicore__ inline uint32_t CountFirst() const { return 1; }
+  __aicore__ inline Pass First(uint32_t) const { return FirstPassOver(0, 0, static_cast<int32_t>(request_), filters_); }
+
+  __aicore__ inline void Begin() {
+    PreloadRequest();
+    Find();
     ForgetRows(1);
   }
 

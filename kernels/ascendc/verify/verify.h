@@ -13,6 +13,7 @@ namespace specdec::ascendc {
 // What is kept of a request from step to step.
 struct VerifyRequest {
   Filters filters_, draft_filters_;
+  bool fits_;      // cu_nodes says which nodes are the request's
   int64_t first_;  // row of the root
   int32_t num_nodes_;
   uint32_t rows_asked_, rows_taken_;  // nodes of a chain whose rows were asked for, and combined
@@ -47,26 +48,50 @@ class Verify : public Rows, public VerifyRequest {
     status_out_ = status;
   }
 
-  __aicore__ inline void Process() { Run(this); }
+  __aicore__ inline void Process() {
+    if (is_chain_ && t_.lanes == 1) {  // every core looks at all of those that matter at first
+      const int64_t tokens = int64_t{t_.batch} * (v_.ahead + 1);
+      PreloadTokens(0, tokens < v_.num_nodes ? tokens : v_.num_nodes);
+    }
+    Run(this);
+  }
 
-  __aicore__ inline void Begin() {
-    // At once rather than one after the other.
+  __aicore__ inline void PreloadRequest() const {
     Preload(cu_nodes_[request_]);
-    Preload(uniforms_[uint64_t{request_} * t_.width]);
-    Preload(uniforms_[uint64_t{request_} * t_.width + t_.width - 1]);
+    PreloadFilters(request_);
     if (has_draft_temperature_) Preload(draft_temperature_[request_]);
+  }
+  __aicore__ inline void Find() {
     filters_ = FiltersOf(request_);
     draft_filters_ = Filters{1.0f, 0, 1.0f, 0.0f};
     if (has_draft_temperature_) draft_filters_.temperature = Temperature(draft_temperature_.GetValue(request_));
     const int64_t begin = cu_nodes_.GetValue(request_), end = cu_nodes_.GetValue(request_ + 1);
-    const bool fits = 0 <= begin && begin <= end && end <= v_.num_nodes;
-    first_ = fits ? begin : 0;
-    const int64_t size = fits ? end - begin : 0;
+    fits_ = 0 <= begin && begin <= end && end <= v_.num_nodes;
+    first_ = fits_ ? begin : 0;
+    const int64_t size = fits_ ? end - begin : 0;
     num_nodes_ = static_cast<int32_t>(size < t_.nodes ? size : t_.nodes);
-    constexpr int32_t kTokensOfLine = kLine / sizeof(int64_t);
-    for (int32_t node = 0; node < num_nodes_; node += kTokensOfLine) Preload(tokens_[first_ + node]);
-    if (num_nodes_ > 0) Preload(tokens_[first_ + num_nodes_ - 1]);
-    ClearResults(fits ? 0 : kMalformedTree);
+  }
+  // The root's row, or those that AskAhead finds first: of every node, and then of its child's draft.
+  __aicore__ inline uint32_t CountFirst() const {
+    const int32_t most = is_chain_ ? static_cast<int32_t>(v_.ahead) : 1;
+    uint32_t count = 0;
+    for (int32_t node = 0; node < most && IsAlive(node); ++node)
+      count += is_chain_ && HasDraftRows() && IsAlive(node + 1) ? 2 : 1;
+    return count;
+  }
+  __aicore__ inline Pass First(uint32_t i) const {
+    const uint32_t kinds = HasDraftRows() ? 2 : 1, node = i / kinds, of_draft = i % kinds;
+    return FirstPassOver(node, of_draft, static_cast<int32_t>(first_ + node), of_draft ? draft_filters_ : filters_);
+  }
+
+  __aicore__ inline void Begin() {
+    // At once rather than one after the other.
+    PreloadRequest();
+    Preload(uniforms_[uint64_t{request_} * t_.width]);
+    Preload(uniforms_[uint64_t{request_} * t_.width + t_.width - 1]);
+    Find();
+    PreloadTokens(first_, num_nodes_);
+    ClearResults(fits_ ? 0 : kMalformedTree);
     ForgetRows(static_cast<uint32_t>(num_nodes_));
     Link();
     rows_asked_ = 0;
@@ -157,7 +182,15 @@ class Verify : public Rows, public VerifyRequest {
 
   // --- The request
 
+  __aicore__ inline void PreloadTokens(int64_t first, int64_t count) const {
+    constexpr int32_t kTokensOfLine = kLine / sizeof(int64_t);
+    for (int64_t i = 0; i < count; i += kTokensOfLine) Preload(tokens_[first + i]);
+    if (count > 0) Preload(tokens_[first + count - 1]);
+  }
   __aicore__ inline int64_t Token(int32_t node) const { return tokens_.GetValue(first_ + node); }
+  __aicore__ inline bool IsId(int64_t token) const { return 0 <= token && token < t_.vocab; }
+  // Of a root, or of a node of a chain whose parent is.
+  __aicore__ inline bool IsAlive(int32_t node) const { return node < num_nodes_ && (node == 0 || IsId(Token(node))); }
   __aicore__ inline int32_t Parent(int32_t node) const {
     return is_chain_ ? node - 1 : parents_.GetValue(first_ + node);
   }
@@ -184,7 +217,7 @@ class Verify : public Rows, public VerifyRequest {
           status_ |= kMalformedTree;
         else if (Get(parent, kAlive) == 0)
           alive = false;
-        else if (0 <= token && token < t_.vocab)
+        else if (IsId(token))
           alive = true;
         else if (token != -1)
           status_ |= kTokenOutOfRange;
@@ -258,9 +291,9 @@ class Verify : public Rows, public VerifyRequest {
     rows_taken_ = rows_asked_;
     rows_came_ = rows;
   }
-  __aicore__ inline bool HasDraftRow(int32_t node) const {
-    return HasDraft() && filters_.temperature > 0.0f && (v_.rule == kRecursive || v_.rule == kTraversal) &&
-           FirstChild(node) >= 0;
+  __aicore__ inline bool HasDraftRow(int32_t node) const { return HasDraftRows() && FirstChild(node) >= 0; }
+  __aicore__ inline bool HasDraftRows() const {
+    return HasDraft() && filters_.temperature > 0.0f && (v_.rule == kRecursive || v_.rule == kTraversal);
   }
 
   // --- What comes out

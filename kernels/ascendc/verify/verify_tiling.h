@@ -13,7 +13,7 @@ struct VerifyTiling {
   int64_t num_nodes;
   VerifyRule rule;
   float threshold, alpha;
-  uint32_t ahead;     // rows that a chain reads together
+  uint32_t ahead;     // rows that a chain reads together: a core has room to ask for them, with drafts
   uint32_t searches;  // and searches together for the thresholds of filters
 };
 
@@ -24,8 +24,10 @@ constexpr uint32_t kRowsOfSearch = 4;  // that can be read in the time that one 
 // The rest of `t` is filled in, its rows are laid out.
 inline void set_ahead(VerifyTiling* t, bool has_draft) {
   const RowsTiling& rows = t->rows;
+  constexpr uint32_t kMost = kMaxPasses / 2;
   if (t->rule == kTraversal) {  // it needs all
-    t->ahead = t->searches = rows.nodes;
+    t->ahead = kMost;
+    t->searches = rows.nodes;
     return;
   }
   const auto bytes = [&](uint32_t type) { return uint64_t{rows.vocab} * (type == kFloat32 ? 4 : 2); };
@@ -33,6 +35,7 @@ inline void set_ahead(VerifyTiling* t, bool has_draft) {
   const uint64_t lanes = uint64_t{rows.cores} * rows.lanes, requests = rows.batch < lanes ? rows.batch : lanes;
   t->ahead = static_cast<uint32_t>((kRoundBytes + requests * row - 1) / (requests * row));
   t->searches = t->ahead / kRowsOfSearch;
+  if (t->ahead > kMost) t->ahead = kMost;
 }
 
 // As the operators have them. parents and path are nullptr for a chain; what is optional may be.
