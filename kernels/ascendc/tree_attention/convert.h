@@ -36,7 +36,7 @@ class Int8Converter {
     raw_ = LocalTensor<int8_t>(kUb, tiling.ub.raw, size);
     half_ = LocalTensor<half>(kUb, tiling.ub.widened, size);
     float_ = LocalTensor<float>(kUb, tiling.ub.widened + size * 2, size);
-    narrow_ = LocalTensor<T>(kUb, tiling.ub.widened + size * 6, size);
+    converted_ = LocalTensor<T>(kUb, tiling.ub.widened + size * (sizeof(T) == 4 ? 2 : 6), size);
     token_scales_ = LocalTensor<float>(kUb, tiling.ub.token_scales, tiling.tile * kRowBlock);
     k_.scales = LocalTensor<float>(kUb, tiling.ub.k_scales, kInFlight * tiling.tile);
     v_.scales = LocalTensor<float>(kUb, tiling.ub.v_scales, kInFlight * tiling.tile);
@@ -93,15 +93,30 @@ class Int8Converter {
                                                     static_cast<uint32_t>(c.slot - c.width), 0, 0),
                          AscendC::DataCopyPadExtParams<int8_t>(true, 0, static_cast<uint8_t>(padded - c.width), 0));
     Order<AscendC::HardEvent::MTE2_V>(kFlag);
+    Widen(converted_, count);
+    Order<AscendC::HardEvent::V_MTE3>(kFlag);
+    const uint64_t row = uint64_t{item.tiles_before % kConvertedTiles} * tiling_->tile + at;
+    AscendC::DataCopy(c.converted[row * padded], converted_, count);
+  }
+
+  // int8 becomes half, half float, float bfloat16. What was converted before has left by the last step.
+  __aicore__ inline void Widen(const AscendC::LocalTensor<half>& to, uint32_t count) {
+    Order<AscendC::HardEvent::MTE3_V>(kFlag);
+    AscendC::Cast(to, raw_, AscendC::RoundMode::CAST_NONE, count);
+  }
+  __aicore__ inline void Widen(const AscendC::LocalTensor<float>& to, uint32_t count) {
+    AscendC::Cast(half_, raw_, AscendC::RoundMode::CAST_NONE, count);
+    Barrier();
+    Order<AscendC::HardEvent::MTE3_V>(kFlag);
+    AscendC::Cast(to, half_, AscendC::RoundMode::CAST_NONE, count);
+  }
+  __aicore__ inline void Widen(const AscendC::LocalTensor<bfloat16_t>& to, uint32_t count) {
     AscendC::Cast(half_, raw_, AscendC::RoundMode::CAST_NONE, count);
     Barrier();
     AscendC::Cast(float_, half_, AscendC::RoundMode::CAST_NONE, count);
     Barrier();
     Order<AscendC::HardEvent::MTE3_V>(kFlag);
-    Narrow(narrow_, float_, count);
-    Order<AscendC::HardEvent::V_MTE3>(kFlag);
-    const uint64_t row = uint64_t{item.tiles_before % kConvertedTiles} * tiling_->tile + at;
-    AscendC::DataCopy(c.converted[row * padded], narrow_, count);
+    AscendC::Cast(to, float_, AscendC::RoundMode::CAST_RINT, count);
   }
 
   // Keys that are not in the cache get scale 0.
@@ -130,7 +145,7 @@ class Int8Converter {
   AscendC::LocalTensor<int8_t> raw_;
   AscendC::LocalTensor<half> half_;
   AscendC::LocalTensor<float> float_, token_scales_;
-  AscendC::LocalTensor<T> narrow_;
+  AscendC::LocalTensor<T> converted_;
   bool second_;
 };
 

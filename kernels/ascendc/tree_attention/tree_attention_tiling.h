@@ -127,11 +127,12 @@ inline bool carve_ub(TreeAttentionTiling& t, uint32_t element, bool quantized, u
     t.ub.token_scales = take(t.tile * kRowBlock * kFloat);
     t.ub.k_scales = take(kInFlight * t.tile * kFloat);
     t.ub.v_scales = take(kInFlight * t.tile * kFloat);
-    const uint32_t bytes = width * (1 + 2 + kFloat + element);
+    const uint32_t widened = width * (2 + kFloat + (element == 4 ? 0 : element));  // as half, as float, as q's type
+    const uint32_t bytes = width + widened;
     t.convert_rows = t.tile / 2;
     while (t.convert_rows > 16 && ub.used() + 1024 + t.convert_rows * bytes > kUbBytes) t.convert_rows -= 16;
     t.ub.raw = take(t.convert_rows * width);
-    t.ub.widened = take(t.convert_rows * width * (2 + kFloat + element));
+    t.ub.widened = take(t.convert_rows * widened);
   }
   return ub.used() <= kUbBytes;
 }
