@@ -1,5 +1,5 @@
 // Partial results to whole ones, by their log-sum-exp: the splits of tree attention, and merge_attention.
-// A core takes a multiple of 16 rows at once, which are whole 32-byte lines of `out` and `lse` whatever the head size.
+// A core takes at once rows that are whole 32-byte lines of `out` and `lse`.
 #pragma once
 
 #include "kernels/ascendc/tree_attention/rows.h"
