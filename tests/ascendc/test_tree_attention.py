@@ -181,6 +181,12 @@ def test_merge_attention_of_any_width(dtype, dim):
     torch.testing.assert_close(lse, expected_lse)
 
 
+@pytest.mark.parametrize(("dtype", "d_qk"), [(torch.bfloat16, 960), (torch.float32, 1216)])
+def test_widest_keys_of_an_int8_cache(dtype, d_qk):
+    args, kwargs = make_case([70], [3], heads=2, kv_heads=1, d_qk=d_qk, d_v=512, dtype=dtype, int8="token")
+    check(Simulator, args, kwargs)
+
+
 def test_head_sizes_that_do_not_fit():
     args, kwargs = make_case([20], [3], heads=2, kv_heads=1, d_qk=64, d_v=513)
     with pytest.raises(ValueError, match="head size of v_cache: expected 1 to 512, got 513"):
