@@ -49,10 +49,7 @@ class Verify : public Rows, public VerifyRequest {
   }
 
   __aicore__ inline void Process() {
-    if (is_chain_ && t_.lanes == 1) {  // every core looks at all of those that matter at first
-      const int64_t tokens = int64_t{t_.batch} * (v_.ahead + 1);
-      PreloadTokens(0, tokens < v_.num_nodes ? tokens : v_.num_nodes);
-    }
+    if (is_chain_ && t_.lanes == 1) PreloadTokens(0, v_.num_nodes);  // for Foresee
     Run(this);
   }
 
@@ -73,11 +70,13 @@ class Verify : public Rows, public VerifyRequest {
   }
   // The root's row, or those that AskAhead finds first: of every node, and then of its child's draft.
   __aicore__ inline uint32_t CountFirst() const {
-    const int32_t most = is_chain_ ? static_cast<int32_t>(v_.ahead) : 1;
-    uint32_t count = 0;
-    for (int32_t node = 0; node < most && IsAlive(node); ++node)
-      count += is_chain_ && HasDraftRows() && IsAlive(node + 1) ? 2 : 1;
-    return count;
+    if (num_nodes_ == 0) return 0;
+    if (!is_chain_) return 1;
+    const int32_t most = static_cast<int32_t>(v_.ahead);
+    int32_t alive = 1;
+    while (alive <= most && alive < num_nodes_ && IsId(Token(alive))) ++alive;
+    const int32_t rows = alive < most ? alive : most, drafts = rows < alive ? rows : rows - 1;
+    return static_cast<uint32_t>(HasDraftRows() ? rows + drafts : rows);
   }
   __aicore__ inline Pass First(uint32_t i) const {
     const uint32_t kinds = HasDraftRows() ? 2 : 1, node = i / kinds, of_draft = i % kinds;
@@ -189,8 +188,6 @@ class Verify : public Rows, public VerifyRequest {
   }
   __aicore__ inline int64_t Token(int32_t node) const { return tokens_.GetValue(first_ + node); }
   __aicore__ inline bool IsId(int64_t token) const { return 0 <= token && token < t_.vocab; }
-  // Of a root, or of a node of a chain whose parent is.
-  __aicore__ inline bool IsAlive(int32_t node) const { return node < num_nodes_ && (node == 0 || IsId(Token(node))); }
   __aicore__ inline int32_t Parent(int32_t node) const {
     return is_chain_ ? node - 1 : parents_.GetValue(first_ + node);
   }
