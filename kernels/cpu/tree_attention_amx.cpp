@@ -1,6 +1,8 @@
-// bfloat16 tree attention on Intel AMX. Both products have the keys' or values' side as the left matrix and the rows as
-// the 16 columns of the right one, so that scores and outputs keep the layout of tree_attention_impl.h:
+// bfloat16 tree attention on Intel AMX. The scores have the keys as the left matrix and the rows as the 16 columns of
+// the right one, so that they keep the layout of tree_attention_impl.h:
 //   S^T[key][row] = K Q^T     K needs no packing, Q^T is packed once a task
+// Few rows leave V as it lies, many rows pay for its transposition:
+//   O[row][d]    += P V       P is transposed; V's row of a key passes for pairs of keys, see AmxFewRowsKernel
 //   O^T[d][row]  += V^T P^T   V is transposed once a block, P^T comes out of the softmax packed
 #include <immintrin.h>
 
@@ -22,26 +24,16 @@ struct alignas(64) TileConfig {
   uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 
+// What the two kernels share.
 class AmxKernel {
  public:
-  static constexpr int kTileRows = 2 * kSide;
-  static constexpr int kKeys = 128;
-  static_assert(kKeys % (4 * kSide) == 0);  // multiply() takes up to four tiles of keys
-  static constexpr int stride(int) { return kTileRows; }
-
   AmxKernel(const TreeAttentionParams& p, int64_t max_rows)
       : ahead(p),
         p_(p),
         d_qk_(round_up(p.d_qk, kPairs)),
-        d_v_(round_up(p.d_v, 4 * kSide)),
         queries_(max_rows * d_qk_ / 2),
-        outputs_(max_rows * d_v_),
-        keys_(kKeys * d_qk_),
-        values_(kKeys * d_v_),
-        value_rows_(kPairs * d_v_),
-        zeros_(std::max(d_qk_, d_v_)) {
+        zeros_(round_up(std::max(p.d_qk, p.d_v), kPairs)) {
     zeros_.clear();
-    keys_.clear();  // the padding of a key meets zeros of the query and must be finite
     const TileConfig config;
     _tile_loadconfig(&config);
   }
@@ -49,20 +41,246 @@ class AmxKernel {
 
   ReadAhead ahead;
 
-  int64_t fetch_steps(int64_t) const { return kKeys / kSide + kKeys / kPairs * (d_v_ / kSide); }
-  int64_t tile_steps(int64_t) const { return kKeys / 32 + d_v_ / 32; }
-
   // The sign of the scale goes into the queries: a negative factor would turn the -inf of an unseen key around.
   float score_factor() const { return p_.scale == 0.f ? 1.f : std::fabs(p_.scale); }
 
-  void start(const Task& task) {
+  // A probability becomes a bfloat16: e^x to 2^-17 is enough, with one polynomial degree less than exp().
+  static SPECDEC_INLINE F exp_of(F x) {
+    x *= splat(1.44269504088896341f);
+    const F magic = splat(0x1.8p23f);
+    const F n = (x + magic) - magic;
+    const F r = x - n;
+    F p = splat(9.6181291e-3f);
+    p = p * r + splat(5.5504109e-2f);
+    p = p * r + splat(2.4022651e-1f);
+    p = p * r + splat(6.9314718e-1f);
+    p = p * r + splat(1.f);
+    return scale_or_flush(p, n);
+  }
+
+ protected:
+  struct Left {
+    const BFloat16* data;
+    int64_t stride;  // bytes
+  };
+
+  // The task's queries, in tiles of `tile_rows`.
+  void take_queries(const Task& task, int64_t tile_rows) {
     const float sign = p_.scale == 0.f ? 0.f : std::copysign(1.f, p_.scale);
     Buffer<BFloat16> rows16(kSide * d_qk_);  // exact: the queries are bfloat16
-    for_each_query_vector(p_, task, kTileRows, sign, d_qk_, [&](int64_t r, const float* q) {
+    for_each_query_vector(p_, task, tile_rows, sign, d_qk_, [&](int64_t r, const float* q) {
       narrow_row(q, 1.f, kSide * d_qk_, rows16.get());
       const auto* pairs = reinterpret_cast<const float*>(rows16.get());
       transpose_rows(pairs, d_qk_ / 2, d_qk_ / 2, reinterpret_cast<float*>(queries_.get()) + r * d_qk_ / 2, kSide);
     });
+  }
+
+  // 16 of a block's keys or values, from `rows` on, of which `count` are left: where they lie if `direct` and whole and
+  // evenly spaced, else in `copy`, whose padding stays as it is.
+  Left place(const char* const* rows, int count, bool direct, int64_t n, int64_t padded, BFloat16* copy) const {
+    const int64_t stride = count > 1 ? rows[1] - rows[0] : 0;
+    direct &= n == padded && count >= kSide;
+    for (int i = 2; i < kSide && direct; ++i) direct = rows[i] - rows[i - 1] == stride;
+    if (direct) return {reinterpret_cast<const BFloat16*>(rows[0]), stride};
+    for (int i = 0; i < kSide; ++i) {
+      const void* row = i < count && rows[i] ? rows[i] : static_cast<const void*>(zeros_.get());
+      std::memcpy(copy + i * padded, row, n * sizeof(BFloat16));
+    }
+    return {copy, padded * int64_t(sizeof(BFloat16))};
+  }
+
+  const TreeAttentionParams& p_;
+  const int64_t d_qk_;        // padded
+  Buffer<uint32_t> queries_;  // [tile][d / 2][row], two d each
+  Buffer<BFloat16> zeros_;
+};
+
+// A row of V, taken for a row of a right matrix, is a key's pairs of d and d + 1. A left matrix of (P[row][key], 0)
+// sums up the even d, one of (0, P[row][key]) the odd ones: twice the products, and V stays where it lies.
+class AmxFewRowsKernel : public AmxKernel {
+ public:
+  static constexpr int kTileRows = kSide;
+  static constexpr int kKeys = 4 * kSide;  // scores() has an accumulator for each 16
+  static constexpr int stride(int) { return kTileRows; }
+
+  AmxFewRowsKernel(const TreeAttentionParams& p, int64_t max_rows)
+      : AmxKernel(p, max_rows),
+        d_v_(round_up(p.d_v, kPairs)),
+        outputs_(max_rows * d_v_),
+        key_copies_(kKeys * d_qk_),
+        value_copies_(kKeys * d_v_),
+        left_(kKeys * kSide) {
+    key_copies_.clear();  // padding must be finite
+    value_copies_.clear();
+  }
+
+  int64_t fetch_steps(int64_t) const { return 0; }
+  int64_t tile_steps(int64_t) const { return kKeys / kSide * ((d_qk_ + d_v_) / kPairs); }
+
+  void start(const Task& task) {
+    take_queries(task, kTileRows);
+    std::fill_n(outputs_.get(), (task.head_end - task.head_begin) * kTileRows * d_v_, 0.f);
+  }
+
+  void fetch(const KeyBlock& block, int64_t) {
+    for (int j = 0; j < kKeys; j += kSide) {
+      const auto put = [&](const char* const* rows, int64_t n, int64_t padded, const Buffer<BFloat16>& copies) {
+        return place(rows + j, block.count - j, !block.holes, n, padded, copies.get() + j * padded);
+      };
+      keys_[j / kSide] = put(block.rows, p_.d_qk, d_qk_, key_copies_);
+      values_[j / kSide] = put(block.rows + block.count, p_.d_v, d_v_, value_copies_);
+    }
+  }
+
+  template <int kVecs>
+  void scores(int64_t tile, const KeyBlock&, float* s) {
+    const uint32_t* q = queries_.get() + tile * kTileRows * d_qk_ / 2;
+    constexpr int64_t kBytes = kTileRows * sizeof(float), kDown = kSide * kTileRows;
+    asm volatile("" ::: "memory");  // GCC's tile loads do not say that they read memory
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int64_t d = 0; d < d_qk_; d += kPairs, q += kSide * kSide) {
+      _tile_loadd(4, q, kSide * sizeof(uint32_t));
+      ahead.step();
+      _tile_loadd(5, keys_[0].data + d, keys_[0].stride);
+      _tile_dpbf16ps(0, 5, 4);
+      ahead.step();
+      _tile_loadd(6, keys_[1].data + d, keys_[1].stride);
+      _tile_dpbf16ps(1, 6, 4);
+      ahead.step();
+      _tile_loadd(7, keys_[2].data + d, keys_[2].stride);
+      _tile_dpbf16ps(2, 7, 4);
+      ahead.step();
+      _tile_loadd(5, keys_[3].data + d, keys_[3].stride);
+      _tile_dpbf16ps(3, 5, 4);
+    }
+    _tile_stored(0, s, kBytes);
+    _tile_stored(1, s + kDown, kBytes);
+    _tile_stored(2, s + 2 * kDown, kBytes);
+    _tile_stored(3, s + 3 * kDown, kBytes);
+  }
+
+  // Vector i of every 16 keys: keys i and i + 8.
+  template <int kVecs>
+  static SPECDEC_INLINE void store_probabilities(float* s, int j, const F* even, const F* odd) {
+    float* to = s + j / kSide * (kSide * kRows) + j % kRows * kLanes + j % kSide / kRows * kRows;
+    _mm256_storeu_ps(to, _mm512_castps512_ps256((__m512)even[0]));
+    _mm256_storeu_ps(to + kLanes, _mm512_castps512_ps256((__m512)odd[0]));
+  }
+
+  template <int kVecs>
+  void accumulate(int64_t tile, const KeyBlock& block, float* s, const F* alpha) {
+    float* out = outputs_.get() + tile * kTileRows * d_v_;
+    if (_mm512_cmp_ps_mask((__m512)alpha[0], _mm512_set1_ps(1.f), _CMP_NEQ_UQ))
+      for (int64_t i = 0; i < d_v_; ++i) {
+        float* o = out + i * kLanes;
+        store(o, load(o) * splat(alpha[0][i % kRows]));
+      }
+    const int groups = (block.count + kSide - 1) / kSide;
+    const F none{};
+    for (int j = round_up(block.count, 2); j < groups * kSide; j += 2) store_probabilities<1>(s, j, &none, &none);
+    for (int g = 0; g < groups; ++g) {
+      F p[kRows];
+      for (int i = 0; i < kRows; ++i) p[i] = load(s + (g * kRows + i) * kLanes);
+      transpose(p);
+      float* left = left_.get() + g * kSide * kSide;
+      for (int i = 0; i < kRows; ++i) {
+        const U rounded = (U)p[i] + 0x8000u;
+        store(left + i * kSide, (F)(rounded >> 16));
+        store(left + (kRows + i) * kSide, (F)(rounded & 0xffff0000u));
+      }
+    }
+    int64_t d = 0;
+    for (; d + 4 * kPairs <= d_v_; d += 4 * kPairs) weigh<4>(groups, d, out + d * kSide);
+    for (; d < d_v_; d += kPairs) weigh<1>(groups, d, out + d * kSide);
+  }
+
+  void output(int64_t tile, float* rows) const {
+    const float* out = outputs_.get() + tile * kTileRows * d_v_;
+    const int64_t stride = round_up(p_.d_v, kLanes);
+    for (int64_t d = 0; d < d_v_; d += kPairs, out += kPairs * kSide)
+      for (int i = 0; i < kRows; ++i) {
+        float pair[kPairs];
+        std::copy_n(out + i * kSide, kSide, pair);
+        std::copy_n(out + (kRows + i) * kSide, kSide, pair + kSide);
+        reorder_pairs<false>(kPairs, pair);
+        std::copy_n(pair, std::min<int64_t>(kPairs, stride - d), rows + i * stride + d);
+      }
+  }
+
+ private:
+  static constexpr int kRows = kFewRows;
+  static_assert(2 * kRows == kSide);
+
+  // C += P V for kWidth times 32 d.
+  template <int kWidth>
+  void weigh(int groups, int64_t d, float* c) {
+    constexpr int64_t kBytes = kSide * sizeof(float), kRight = kPairs * kSide;
+    asm volatile("" ::: "memory");  // see scores()
+    _tile_loadd(0, c, kBytes);
+    if constexpr (kWidth == 4) {
+      _tile_loadd(1, c + kRight, kBytes);
+      _tile_loadd(2, c + 2 * kRight, kBytes);
+      _tile_loadd(3, c + 3 * kRight, kBytes);
+    }
+    for (int g = 0; g < groups; ++g) {
+      const BFloat16* v = values_[g].data + d;
+      const int64_t stride = values_[g].stride;
+      _tile_loadd(4, left_.get() + g * kSide * kSide, kBytes);
+      ahead.step();
+      _tile_loadd(5, v, stride);
+      _tile_dpbf16ps(0, 4, 5);
+      if constexpr (kWidth == 4) {
+        ahead.step();
+        _tile_loadd(6, v + kPairs, stride);
+        _tile_dpbf16ps(1, 4, 6);
+        ahead.step();
+        _tile_loadd(7, v + 2 * kPairs, stride);
+        _tile_dpbf16ps(2, 4, 7);
+        ahead.step();
+        _tile_loadd(5, v + 3 * kPairs, stride);
+        _tile_dpbf16ps(3, 4, 5);
+      }
+    }
+    _tile_stored(0, c, kBytes);
+    if constexpr (kWidth == 4) {
+      _tile_stored(1, c + kRight, kBytes);
+      _tile_stored(2, c + 2 * kRight, kBytes);
+      _tile_stored(3, c + 3 * kRight, kBytes);
+    }
+  }
+
+  const int64_t d_v_;      // padded
+  Buffer<float> outputs_;  // [tile][d / 32][even, odd d][row][16]
+  Buffer<BFloat16> key_copies_, value_copies_;
+  Buffer<float> left_;  // [key / 16][(P, 0), (0, P)][row][16 keys]
+  Left keys_[kKeys / kSide], values_[kKeys / kSide];
+};
+
+class AmxManyRowsKernel : public AmxKernel {
+ public:
+  static constexpr int kTileRows = 2 * kSide;
+  static constexpr int kKeys = 128;
+  static_assert(kKeys % (4 * kSide) == 0);  // multiply() takes up to four tiles of keys
+  static constexpr int stride(int) { return kTileRows; }
+
+  AmxManyRowsKernel(const TreeAttentionParams& p, int64_t max_rows)
+      : AmxKernel(p, max_rows),
+        d_v_(round_up(p.d_v, 4 * kSide)),
+        outputs_(max_rows * d_v_),
+        keys_(kKeys * d_qk_),
+        values_(kKeys * d_v_),
+        value_rows_(kPairs * d_v_) {
+    keys_.clear();  // the padding of a key meets zeros of the query and must be finite
+  }
+
+  int64_t fetch_steps(int64_t) const { return kKeys / kSide + kKeys / kPairs * (d_v_ / kSide); }
+  int64_t tile_steps(int64_t) const { return kKeys / 32 + d_v_ / 32; }
+
+  void start(const Task& task) {
+    take_queries(task, kTileRows);
     const int64_t rows = round_up(task.row_end - task.row_begin, kTileRows);
     std::fill_n(outputs_.get(), (task.head_end - task.head_begin) * rows * d_v_, 0.f);
   }
@@ -71,7 +289,9 @@ class AmxKernel {
     const int64_t pairs = (block.count + kPairs - 1) / kPairs;
     for (int j = 0; j < block.count; j += kSide) {
       ahead.step();
-      place_keys(block, j, tiles == 1);
+      // Used more than once, a copy is better: it has no conflicts in the L1.
+      key_tiles_[j / kSide] =
+          place(block.rows + j, block.count - j, tiles == 1 && !block.holes, p_.d_qk, d_qk_, keys_.get() + j * d_qk_);
     }
     for (int64_t j = round_up(block.count, kSide); j < kKeys; j += kSide) key_tiles_[j / kSide] = {zeros_.get(), 0};
     for (int64_t pair = 0; pair < pairs; ++pair) {
@@ -117,20 +337,6 @@ class AmxKernel {
     }
   }
 
-  // A probability becomes a bfloat16: e^x to 2^-17 is enough, with one polynomial degree less than exp().
-  static SPECDEC_INLINE F exp_of(F x) {
-    x *= splat(1.44269504088896341f);
-    const F magic = splat(0x1.8p23f);
-    const F n = (x + magic) - magic;
-    const F r = x - n;
-    F p = splat(9.6181291e-3f);
-    p = p * r + splat(5.5504109e-2f);
-    p = p * r + splat(2.4022651e-1f);
-    p = p * r + splat(6.9314718e-1f);
-    p = p * r + splat(1.f);
-    return scale_or_flush(p, n);
-  }
-
   // Pairs of keys interleaved, as the right matrix wants them.
   template <int kVecs>
   static SPECDEC_INLINE void store_probabilities(float* s, int j, const F* even, const F* odd) {
@@ -148,10 +354,6 @@ class AmxKernel {
   }
 
  private:
-  struct Left {
-    const BFloat16* data;
-    int64_t stride;  // bytes
-  };
   struct Right {
     const uint32_t* data;
     int64_t stride, next;  // between rows and from one vector of columns to the next
@@ -166,7 +368,7 @@ class AmxKernel {
     float* c1 = kVecs == 1 ? c + kDown : c + kSide;
     float* c2 = kVecs == 1 ? c + 2 * kDown : c + kDown;
     float* c3 = kVecs == 1 ? c + 3 * kDown : c + kDown + kSide;
-    asm volatile("" ::: "memory");  // GCC's tile loads do not say that they read memory
+    asm volatile("" ::: "memory");  // see AmxFewRowsKernel::scores()
     if (add) {
       _tile_loadd(0, c, kBytes);
       _tile_loadd(1, c1, kBytes);
@@ -207,24 +409,6 @@ class AmxKernel {
     _tile_stored(3, c3, kBytes);
   }
 
-  // 16 keys where they lie if they are used once and evenly spaced; else a copy, which has no conflicts in the L1.
-  void place_keys(const KeyBlock& block, int j, bool once) {
-    const char* const* rows = block.rows + j;
-    const int64_t stride = j + 1 < block.count ? rows[1] - rows[0] : 0;
-    bool direct = once && d_qk_ == p_.d_qk && j + kSide <= block.count && !block.holes;
-    for (int i = 2; i < kSide && direct; ++i) direct = rows[i] - rows[i - 1] == stride;
-    if (direct) {
-      key_tiles_[j / kSide] = {reinterpret_cast<const BFloat16*>(rows[0]), stride};
-      return;
-    }
-    BFloat16* copy = keys_.get() + j * d_qk_;
-    key_tiles_[j / kSide] = {copy, d_qk_ * 2};
-    for (int i = 0; i < kSide; ++i) {
-      const void* row = j + i < block.count && rows[i] ? rows[i] : static_cast<const void*>(zeros_.get());
-      std::memcpy(copy + i * d_qk_, row, p_.d_qk * 2);
-    }
-  }
-
   // out[i][key] = rows[key][i] for 8 i and 32 keys. Lane l of a vector takes keys 8l to 8l + 7, so that the loads have
   // done half of the transposition and three rounds of interleaving inside the lanes are left.
   static void transpose(const BFloat16* rows, int64_t stride, BFloat16* out) {
@@ -254,19 +438,16 @@ class AmxKernel {
     }
   }
 
-  const TreeAttentionParams& p_;
-  const int64_t d_qk_, d_v_;     // padded
-  Buffer<uint32_t> queries_;     // [tile][d / 2][row], two d each
+  const int64_t d_v_;            // padded
   Buffer<float> outputs_;        // [tile][d][row]
   Buffer<BFloat16> keys_;        // [key][d], for those that cannot be used in place
   Buffer<BFloat16> values_;      // [key / 32][d][32 keys]
   Buffer<BFloat16> value_rows_;  // [32 keys][d], on their way there
-  Buffer<BFloat16> zeros_;
   Left key_tiles_[kKeys / kSide];
 };
 
 }  // namespace
 
-void tree_attention(const TreeAttentionParams& p) { attend<AmxKernel, FewRowsKernel<BFloat16>>(p); }
+void tree_attention(const TreeAttentionParams& p) { attend<AmxManyRowsKernel, AmxFewRowsKernel>(p); }
 
 }  // namespace specdec::cpu::SPECDEC_CAPABILITY

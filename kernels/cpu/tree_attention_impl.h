@@ -183,17 +183,17 @@ void slot_range(const TreeAttentionParams& p, const Request& request, int64_t fi
   *begin = std::min(*begin, *end);
 }
 
-// Lane j of v[i] changes places with lane i of v[j]; only moves bits. A recursion, as the compiler does not unroll a
-// loop over the steps and would then build the indices at run time.
-template <int kStep = 1>
-SPECDEC_INLINE void transpose(F (&v)[kLanes]) {
-  if constexpr (kStep < kLanes) {
+// Lane j of v[i] changes places with lane i of v[j], in every kSize lanes by themselves; only moves bits. A recursion,
+// as the compiler does not unroll a loop over the steps and would then build the indices at run time.
+template <int kStep = 1, int kSize>
+SPECDEC_INLINE void transpose(F (&v)[kSize]) {
+  if constexpr (kStep < kSize) {
     I low, high;
     for (int i = 0; i < kLanes; ++i) {
       low[i] = i & kStep ? i - kStep + kLanes : i;
       high[i] = i & kStep ? i + kLanes : i + kStep;
     }
-    for (int i = 0; i < kLanes; ++i) {
+    for (int i = 0; i < kSize; ++i) {
       if (i & kStep) continue;
       const F a = v[i], b = v[i + kStep];
       v[i] = __builtin_shuffle(a, b, low);
