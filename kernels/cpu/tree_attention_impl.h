@@ -28,9 +28,10 @@ namespace {
 
 constexpr int64_t kStateBytes = 512 * 1024;  // of a task's float32 queries and outputs: half a usual L2
 constexpr int64_t kTasksPerRequest = 16;     // slots are split until there are as many...
-constexpr int64_t kMinSplit = 64;            // ...but not further than this, nor than a few times the rows: a split
+constexpr int64_t kMinSplit = 256;           // ...but not further than this, nor than a few times the rows: a split
 constexpr int64_t kMinSplitRows = 8;         // writes and reads its rows' partial results
-constexpr int64_t kTasksPerThread = 4;       // heads are split until there are as many
+constexpr int64_t kTasksPerThread = 4;       // heads are split until there are as many, but with few rows only
+                                             // until all threads have one: long runs of memory count more
 constexpr int kMaxKeys = 128;                // keys a block, at most
 constexpr int64_t kFewRows = 8;              // rows a KV head up to which dot products along d are faster
 
@@ -665,6 +666,11 @@ inline void clear_uncovered(const TreeAttentionParams& p, const std::vector<Requ
   clear_until(p.num_nodes);
 }
 
+// Whether a request is one for the kernel of few rows.
+inline bool is_few(const TreeAttentionParams& p, const Request& request) {
+  return request.nodes * (p.heads / p.kv_heads) <= kFewRows;
+}
+
 // What a call does: tasks in the order in which they are taken, and those among them whose partial results belong
 // together.
 struct Plan {
@@ -703,16 +709,16 @@ Plan make_plan(const TreeAttentionParams& p, const std::vector<Request>& request
       const int64_t shortest = std::max(kMinSplit, kMinSplitRows * (row_end - row));
       const int64_t wanted =
           std::max<int64_t>(1, std::min(kTasksPerRequest / (row_blocks * head_blocks), slots / shortest));
-      const int64_t split = round_up((slots + wanted - 1) / wanted, rows <= kFewRows ? few_rows_keys : keys);
+      const int64_t split = round_up((slots + wanted - 1) / wanted, is_few(p, request) ? few_rows_keys : keys);
       const int64_t splits = std::max<int64_t>(1, (slots + split - 1) / std::max<int64_t>(split, 1));
       spans.push_back({&request, row, row_end, slot_begin, slot_end, split, splits, heads});
       num_tasks += splits * head_blocks;
     }
   }
-  // A short or lonely request occupies all threads by its heads.
-  const int64_t wanted_tasks = kTasksPerThread * at::get_num_threads();
   Plan plan;
   for (const Span& span : spans) {
+    // A short or lonely request occupies all threads by its heads.
+    const int64_t wanted_tasks = (is_few(p, *span.request) ? 1 : kTasksPerThread) * at::get_num_threads();
     const int64_t heads = std::clamp<int64_t>(span.heads * num_tasks / wanted_tasks, 1, span.heads);
     for (int64_t head = 0; head < p.kv_heads; head += heads) {
       const int64_t head_end = std::min(head + heads, p.kv_heads);
@@ -736,12 +742,12 @@ void attend(const TreeAttentionParams& p) {
   clear_uncovered(p, requests);
   const Plan plan = make_plan(p, requests, Kernel::kTileRows, Kernel::kKeys, FewRows::kKeys);
   const std::vector<Task>& tasks = plan.tasks;
-  const auto is_few = [&](const Task& task) { return task.request->nodes * (p.heads / p.kv_heads) <= kFewRows; };
   int64_t most_rows = 0, most_few_rows = 0;  // of a task, whole tiles
   for (const Task& task : tasks) {
     const int64_t heads = task.head_end - task.head_begin, rows = task.row_end - task.row_begin;
-    int64_t& most = is_few(task) ? most_few_rows : most_rows;
-    most = std::max(most, heads * round_up(rows, is_few(task) ? FewRows::kTileRows : Kernel::kTileRows));
+    const bool few = is_few(p, *task.request);
+    int64_t& most = few ? most_few_rows : most_rows;
+    most = std::max(most, heads * round_up(rows, few ? FewRows::kTileRows : Kernel::kTileRows));
   }
 
   const Results results(p, plan.partial_rows);
@@ -750,7 +756,7 @@ void attend(const TreeAttentionParams& p) {
     std::unique_ptr<Worker<Kernel>> worker;
     std::unique_ptr<Worker<FewRows>> few_worker;
     for (size_t i; (i = next++) < tasks.size();) {
-      if (is_few(tasks[i])) {
+      if (is_few(p, *tasks[i].request)) {
         if (!few_worker) few_worker = std::make_unique<Worker<FewRows>>(p, results, most_few_rows);
         few_worker->run(tasks[i]);
       } else {
