@@ -33,7 +33,7 @@ constexpr int64_t kMinSplitRows = 8;         // writes and reads its rows' parti
 constexpr int64_t kTasksPerThread = 4;       // heads are split until there are as many, but with few rows only
                                              // until all threads have one: long runs of memory count more
 constexpr int kMaxKeys = 128;                // keys a block, at most
-constexpr int64_t kFewRows = 8;              // rows a KV head up to which dot products along d are faster
+constexpr int64_t kFewRows = 8;              // rows a KV head up to which the kernels for few are faster
 
 SPECDEC_INLINE I splat_int(int32_t x) { return I{} + x; }
 SPECDEC_INLINE F select(I condition, F a, F b) { return condition ? a : b; }
