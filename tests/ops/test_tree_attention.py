@@ -1,7 +1,10 @@
 """Tolerances, relative to values of order one: float32 kernels accumulate in float32; bfloat16 and float16 outputs
 carry half a unit in the last place of rounding, and AMX rounds the probabilities to bfloat16 as well."""
 
+import ctypes
+import itertools
 import math
+import mmap
 import os
 import subprocess
 import sys
@@ -493,6 +496,34 @@ def test_every_capability():
             text=True,
         )
         assert result.returncode == 0, (setting, result.stdout[-3000:])
+
+
+def before_a_forbidden_page(x):
+    """A copy behind whose end no byte can be read."""
+    size = x.numel() * x.element_size()
+    end = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+    memory = mmap.mmap(-1, end + mmap.PAGESIZE)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(address + end), mmap.PAGESIZE, 0) == 0
+    return torch.frombuffer(memory, dtype=x.dtype, count=x.numel(), offset=end - size).view(x.shape).copy_(x)
+
+
+def attend_before_forbidden_pages():
+    for d_qk, d_v, nodes, slots in itertools.product((64, 72), (64, 72), (1, 2, 12), (13, 32)):
+        for dtype in DTYPES:
+            # The last row of the cache is the last one that is seen.
+            args, kwargs = make_case([slots - nodes], [nodes], d_qk=d_qk, d_v=d_v, block_size=slots, dtype=dtype)
+            args[3].fill_(len(args[1]) - 1)
+            kwargs["depth"] = before_a_forbidden_page(kwargs["depth"])
+            check(CPU, [*map(before_a_forbidden_page, args)], kwargs)
+
+
+def test_reads_nothing_past_the_end():
+    """In a process that a fault would end. AddressSanitizer does not see what AMX loads."""
+    script = "import test_tree_attention; test_tree_attention.attend_before_forbidden_pages()"
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    result = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr[-3000:]
 
 
 @without_reference
