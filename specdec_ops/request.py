@@ -46,7 +46,7 @@ class Metrics:
 
     A draft counts as accepted if verification accepted it, as in vLLM's metrics: also where an end-of-sequence or stop
     token, or the length limit, then cuts it off. So acceptance tells how good the drafts are, and `emitted` what came
-    of it.
+    of it; those behind a stop string count, too.
     """
 
     def __init__(self, depth: int) -> None:

@@ -345,9 +345,9 @@ def _traverse(p_rows, p_stride, p_records, q_rows, q_stride, q_records, vocab, t
         parent_weight = _get(table, WEIGHT, parent)
         looked_at = (done == 0) & (weight > 0)
         status = row_status(p_records, at)
-        flags |= tl.where(looked_at, status, 0)
         later = (entries < n) & (entries > after) & (table == tl.cast(at, tl.float32))
         child = tl.min(tl.where(later, entries, NODES), 0)
+        flags |= tl.where(looked_at & (child < NODES), status, 0)  # a leaf's row counts once the leaf is accepted
         descend = (child < NODES) & (status == 0) & looked_at
         if q_records is not None:
             flags |= tl.where(descend, _draft_status(q_records, at), 0)

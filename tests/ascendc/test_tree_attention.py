@@ -88,6 +88,13 @@ def test_wide_tiles(dtype, window):
     check(Simulator, args, {**kwargs, "window": window})
 
 
+@pytest.mark.parametrize("nodes", [32, 33])
+def test_more_rows_merged_at_once_than_an_instruction_repeats(nodes):
+    """Few tasks leave few cores, whose share of the rows fits UB where they are narrow."""
+    args, kwargs = make_case([130], [nodes], heads=32, kv_heads=2, d_qk=16, block_size=32)
+    check(Simulator, args, {**kwargs, "sinks": torch.full((32,), 0.5)})
+
+
 @pytest.mark.parametrize("nodes", [4, 90])
 def test_batch_invariance(nodes):
     contexts, sizes = [5200, 0, 33], [nodes, 5, 16]

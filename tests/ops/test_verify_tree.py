@@ -112,6 +112,23 @@ def test_typical_by_hand(backend):
     assert verify(0.9, 0.95)[0] == [0]  # above 0.3034
 
 
+@pytest.mark.parametrize("rule", ["recursive", "traversal"])
+@pytest.mark.parametrize("bad", [1, 2])
+def test_the_row_of_a_rejected_leaf_is_not_used(backend, rule, bad):
+    p = torch.tensor([0.9, 0.05, 0.05]).log().repeat(3, 1)
+    p[bad] = torch.nan
+    tokens, _, path, _, status = backend.verify_tree(
+        p.to(backend.device),
+        torch.tensor([0, 1, 2], device=backend.device),
+        torch.tensor([-1, 0, 0], dtype=torch.int32, device=backend.device),
+        torch.tensor([0, 3], dtype=torch.int32, device=backend.device),
+        torch.tensor([[0.5, 0.5, 0.5]], device=backend.device),
+        rule=rule,
+        max_nodes=3,
+    )
+    assert (tokens[0, 0].item(), path[0].tolist(), status.tolist()) == (0, [0, -1, -1], [0])
+
+
 @pytest.mark.parametrize(
     ("of_tree", "of_chain"), [("recursive", "rejection"), ("traversal", "block"), ("typical",) * 2]
 )

@@ -62,6 +62,7 @@ constexpr uint32_t kMinSplitKeys = 256;  // a split has at least as many
 constexpr uint32_t kMaxSplits = 24;      // as many as a device has cube cores
 constexpr uint32_t kRowBlock = 8;        // lanes in which a row's maximum or sum is repeated: a 32-byte block
 constexpr uint32_t kMergeRows = 16;      // are whole lines of `out` and `lse`; with an even d_v half as many are
+constexpr uint32_t kMaxRepeats = 255;    // of a vector instruction, one a row
 constexpr uint32_t kMaxValueSize = 512;  // head size of the values
 constexpr uint32_t kInFlight = 3;        // items from scores to outputs
 constexpr uint32_t kConvertedTiles = 5;  // int8 tiles on their way from vector to cube core
@@ -151,7 +152,8 @@ inline uint32_t fit_rows(TreeAttentionTiling& t, uint32_t wanted, uint32_t eleme
 inline uint32_t merge_rows(const TreeAttentionTiling& t) {
   const uint64_t row_bytes = round_up(t.shape.d_v, 16u) * 16 + (t.splits + 5) * kRowBlock * 4;
   const uint64_t unit = t.shape.d_v % 2 == 0 ? kMergeRows / 2 : kMergeRows;
-  const uint64_t most = kUbBytes / row_bytes / unit * unit, cores = 2 * t.cores;
+  const uint64_t fitting = kUbBytes / row_bytes, cores = 2 * t.cores;
+  const uint64_t most = (fitting < kMaxRepeats ? fitting : kMaxRepeats) / unit * unit;
   const uint64_t share = (t.shape.num_nodes * t.shape.heads + cores - 1) / cores;
   const uint64_t rounds = (share + most - 1) / most;
   return static_cast<uint32_t>(round_up((share + rounds - 1) / rounds, unit));
