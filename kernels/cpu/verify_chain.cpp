@@ -72,9 +72,11 @@ class Chain : VerifyRequest {
     bool ended = false;
     double w = 1;
     for (int64_t node = 0; !ended && w > 0; ++node) {
+      const bool leaf = node == num_drafts_;
+      if (leaf && node > 0 && !(uniforms_[node] < w)) break;  // its row is not read
       p.push_back(target(node));
       weight.push_back(w);
-      ended = node == num_drafts_ || p[node].status;
+      ended = leaf || p[node].status;
       q.push_back(ended ? std::nullopt : draft(node));
       const int64_t x = ended ? 0 : token(node + 1);
       double pass = w;

@@ -89,9 +89,12 @@ def block(r: Request) -> Verdict:
     node, path, prefix = 0, [0], 1.0  # prefix: min(1, p / q) carried along the chain, P in the paper
     best: Verdict = ([], torch.empty(0))
     while prefix > 0:
+        whole = node == 0 or r.uniforms[node] < prefix
+        if not r.children[node] and not whole:
+            return best  # the row of a rejected leaf is not read
         p = r.target(node)
         if not r.children[node]:
-            return (path, p) if node == 0 or r.uniforms[node] < prefix else best
+            return (path, p) if whole else best
         child, x, q = next(r.drafts(node))
         excess = (prefix * p - q).clamp(min=0).sum().item()
         accept = excess / (excess + (1 - prefix)) if excess > 0 else 0.0

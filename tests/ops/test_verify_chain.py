@@ -79,6 +79,20 @@ def test_a_draft_that_is_absent_ends_the_chain(backend, rule):
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
+@pytest.mark.parametrize("rule", ["rejection", "block"])
+def test_the_row_of_a_rejected_draft_is_not_used(backend, rule):
+    p = torch.tensor([[0.9, 0.1], [torch.nan, torch.nan]]).log()
+    tokens, num_accepted, _, status = backend.verify_chain(
+        p.to(backend.device),
+        torch.tensor([0, 1], device=backend.device),
+        torch.tensor([0, 2], dtype=torch.int32, device=backend.device),
+        torch.tensor([[0.5, 0.5]], device=backend.device),
+        rule=rule,
+        max_nodes=2,
+    )
+    assert (tokens.tolist(), num_accepted.tolist(), status.tolist()) == ([[0, -1]], [0], [0])
+
+
 @pytest.mark.large("hundreds of requests, for a mean")
 def test_block_accepts_at_least_as_many_as_rejection(backend):
     accepted = {}

@@ -496,8 +496,7 @@ class Verify : public Rows, public VerifyRequest {
   __aicore__ inline bool Traversal() {
     for (;;) {
       Residual r{};
-      // The row of a leaf counts once the leaf is accepted; those of a chain are there.
-      const bool later = !is_chain_ && FirstChild(top_) < 0;
+      const bool later = FirstChild(top_) < 0;  // the row of a leaf counts once the leaf is accepted
       if (!later && !StartAt(top_, &r)) return false;
       if (!entered_) {
         Set(top_, kNextChild, r.p.status ? -1 : FirstChild(top_));
