@@ -292,7 +292,7 @@ def _check_served(
 
 
 def _sampling_params(options: GenerationConfig, prompt_length: int) -> SamplingParams:
-    eos = options._eos_token_tensor
+    eos = options.eos_token_id
     return SamplingParams(
         temperature=(1.0 if options.temperature is None else options.temperature) if options.do_sample else 0.0,
         top_k=options.top_k or 0,
@@ -300,7 +300,7 @@ def _sampling_params(options: GenerationConfig, prompt_length: int) -> SamplingP
         min_p=options.min_p or 0.0,
         max_tokens=options.max_length - prompt_length,
         min_tokens=max((options.min_length or 0) - prompt_length, options.min_new_tokens or 0, 0),
-        stop_token_ids=() if eos is None else tuple(eos.tolist()),
+        stop_token_ids=() if eos is None else tuple(torch.as_tensor(eos).flatten().tolist()),
         ignore_eos=True,
     )
 
