@@ -31,10 +31,9 @@ class TileKernel : public Float32Softmax {
   ReadAhead ahead;
 
   // With several tiles a head there is little to gain, and the loops below are better left alone.
-  int64_t fetch_steps(int64_t tiles) const { return tiles == 1 ? 0 : 2 * kKeys; }
-  int64_t tile_steps(int64_t tiles) const {
-    const int unroll = kAccumulators / vecs_of(0);
-    return tiles > 1 ? 0 : kKeys / unroll * (p_.d_qk / kStepD) + p_.d_v / unroll * (kKeys / kStepKeys);
+  int64_t fetch_work(int64_t tiles) const { return tiles == 1 ? 0 : 2 * kKeys * kRowWork; }
+  int64_t tile_work(int64_t tiles, int64_t vecs) const {
+    return tiles > 1 ? 0 : kKeys * (p_.d_qk + p_.d_v) / std::min<int64_t>(kAccumulators / vecs, kMaxUnroll);
   }
 
   void start(const Task& task) {
@@ -51,7 +50,7 @@ class TileKernel : public Float32Softmax {
     float* copy = block_.get();
     one_tile_ = tiles == 1;
     const auto place = [&](int j, int64_t n) -> const float* {
-      if (tiles > 1) ahead.step();
+      if (tiles > 1) ahead.step(kRowWork);
       if (!block.rows[j]) return zeros_.get();
       const auto* in = reinterpret_cast<const T*>(block.rows[j]);
       if constexpr (std::is_same_v<T, float>)
@@ -101,7 +100,9 @@ class TileKernel : public Float32Softmax {
   }
 
  private:
-  static constexpr int kStepD = 16, kStepKeys = 8;  // between two steps of reading ahead
+  static constexpr int kStepD = 8, kStepKeys = 8;  // between two steps of reading ahead, and their work
+  static constexpr int kRowWork = 2;               // of a row's copy
+  static constexpr int kMaxUnroll = 12;
 
   // That hold a tile's rows: they lie so close.
   int vecs_of(int64_t tile) const {
@@ -111,7 +112,7 @@ class TileKernel : public Float32Softmax {
   // Covers [0, n) by as many at a time as there are accumulators for, and the rest in smaller steps.
   template <int kVecs, typename Function>
   static SPECDEC_INLINE void for_each_unroll(int64_t n, Function function) {
-    constexpr int kUnroll = std::min(kAccumulators / kVecs, 12);
+    constexpr int kUnroll = std::min(kAccumulators / kVecs, kMaxUnroll);
     int64_t i = 0;
     for (; i + kUnroll <= n; i += kUnroll) function(i, std::integral_constant<int, kUnroll>{});
     for (; i + kUnroll / 3 <= n; i += kUnroll / 3) function(i, std::integral_constant<int, kUnroll / 3>{});
@@ -125,7 +126,7 @@ class TileKernel : public Float32Softmax {
     F sum[kUnrolled][kVecs] = {};
     for (int t = 0; t < kUnrolled; ++t) key[t] = keys[t];
     for (int64_t d = 0; d < p_.d_qk;) {
-      if constexpr (kAsk) ahead.step();
+      if constexpr (kAsk) ahead.step(kStepD);
       for (const int64_t end = kAsk ? std::min<int64_t>(d + kStepD, p_.d_qk) : p_.d_qk; d < end;
            ++d, queries += stride(kVecs)) {
         F row[kVecs];
@@ -147,7 +148,7 @@ class TileKernel : public Float32Softmax {
     for (int t = 0; t < kUnrolled; ++t)
       for (int v = 0; v < kVecs; ++v) sum[t][v] = load(out + t * stride(kVecs) + v * kLanes) * alpha[v];
     for (int j = 0; j < count;) {
-      if constexpr (kAsk) ahead.step();
+      if constexpr (kAsk) ahead.step(kStepKeys);
       for (const int end = kAsk ? std::min(j + kStepKeys, count) : count; j < end; ++j, p += stride(kVecs)) {
         const float* value = values_[j] + d;
         F row[kVecs];

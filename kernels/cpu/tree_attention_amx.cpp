@@ -24,6 +24,8 @@ struct alignas(64) TileConfig {
   uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 
+constexpr int kLoadWork = 3;  // of a tile load and its product
+
 // What the two kernels share.
 class AmxKernel {
  public:
@@ -114,8 +116,8 @@ class AmxFewRowsKernel : public AmxKernel {
     value_copies_.clear();
   }
 
-  int64_t fetch_steps(int64_t) const { return 0; }
-  int64_t tile_steps(int64_t) const { return kKeys / kSide * ((d_qk_ + d_v_) / kPairs); }
+  int64_t fetch_work(int64_t) const { return 0; }
+  int64_t tile_work(int64_t, int64_t) const { return kKeys / kSide * ((d_qk_ + d_v_) / kPairs) * kLoadWork; }
 
   void start(const Task& task) {
     take_queries(task, kTileRows);
@@ -143,16 +145,16 @@ class AmxFewRowsKernel : public AmxKernel {
     _tile_zero(3);
     for (int64_t d = 0; d < d_qk_; d += kPairs, q += kSide * kSide) {
       _tile_loadd(4, q, kSide * sizeof(uint32_t));
-      ahead.step();
+      ahead.step(kLoadWork);
       _tile_loadd(5, keys_[0].data + d, keys_[0].stride);
       _tile_dpbf16ps(0, 5, 4);
-      ahead.step();
+      ahead.step(kLoadWork);
       _tile_loadd(6, keys_[1].data + d, keys_[1].stride);
       _tile_dpbf16ps(1, 6, 4);
-      ahead.step();
+      ahead.step(kLoadWork);
       _tile_loadd(7, keys_[2].data + d, keys_[2].stride);
       _tile_dpbf16ps(2, 7, 4);
-      ahead.step();
+      ahead.step(kLoadWork);
       _tile_loadd(5, keys_[3].data + d, keys_[3].stride);
       _tile_dpbf16ps(3, 5, 4);
     }
@@ -229,17 +231,17 @@ class AmxFewRowsKernel : public AmxKernel {
       const BFloat16* v = values_[g].data + d;
       const int64_t stride = values_[g].stride;
       _tile_loadd(4, left_.get() + g * kSide * kSide, kBytes);
-      ahead.step();
+      ahead.step(kLoadWork);
       _tile_loadd(5, v, stride);
       _tile_dpbf16ps(0, 4, 5);
       if constexpr (kWidth == 4) {
-        ahead.step();
+        ahead.step(kLoadWork);
         _tile_loadd(6, v + kPairs, stride);
         _tile_dpbf16ps(1, 4, 6);
-        ahead.step();
+        ahead.step(kLoadWork);
         _tile_loadd(7, v + 2 * kPairs, stride);
         _tile_dpbf16ps(2, 4, 7);
-        ahead.step();
+        ahead.step(kLoadWork);
         _tile_loadd(5, v + 3 * kPairs, stride);
         _tile_dpbf16ps(3, 4, 5);
       }
@@ -276,8 +278,10 @@ class AmxManyRowsKernel : public AmxKernel {
     keys_.clear();  // the padding of a key meets zeros of the query and must be finite
   }
 
-  int64_t fetch_steps(int64_t) const { return kKeys / kSide + kKeys / kPairs * (d_v_ / kSide); }
-  int64_t tile_steps(int64_t) const { return kKeys / 32 + d_v_ / 32; }
+  int64_t fetch_work(int64_t) const { return kKeys / kPairs * (d_v_ / 8) * kTransposeWork; }
+  int64_t tile_work(int64_t, int64_t vecs) const {
+    return kKeys * (d_qk_ + d_v_) * vecs / (kSide * kPairs) * kProductWork;
+  }
 
   void start(const Task& task) {
     take_queries(task, kTileRows);
@@ -288,7 +292,6 @@ class AmxManyRowsKernel : public AmxKernel {
   void fetch(const KeyBlock& block, int64_t tiles) {
     const int64_t pairs = (block.count + kPairs - 1) / kPairs;
     for (int j = 0; j < block.count; j += kSide) {
-      ahead.step();
       // Used more than once, a copy is better: it has no conflicts in the L1.
       key_tiles_[j / kSide] =
           place(block.rows + j, block.count - j, tiles == 1 && !block.holes, p_.d_qk, d_qk_, keys_.get() + j * d_qk_);
@@ -301,7 +304,7 @@ class AmxManyRowsKernel : public AmxKernel {
         std::memcpy(value_rows_.get() + i * d_v_, row ? row : static_cast<const void*>(zeros_.get()), p_.d_v * 2);
       }
       for (int64_t d = 0; d < p_.d_v; d += 8) {
-        if (d % kSide == 0) ahead.step();
+        ahead.step(kTransposeWork);
         transpose(value_rows_.get() + d, d_v_, values_.get() + pair * d_v_ * kPairs + d * kPairs);
       }
     }
@@ -312,7 +315,6 @@ class AmxManyRowsKernel : public AmxKernel {
     const uint32_t* q = queries_.get() + tile * kTileRows * d_qk_ / 2;
     constexpr int kLefts = 4 / kVecs;
     for (int j = 0; j < block.count; j += kLefts * kSide) {
-      ahead.step();
       multiply<kVecs>(key_tiles_ + j / kSide, kPairs, {q, kSide, kSide * d_qk_ / 2}, kSide * kSide, d_qk_ / kPairs,
                       false, s + j * kTileRows);
     }
@@ -329,7 +331,6 @@ class AmxManyRowsKernel : public AmxKernel {
     std::fill(s + (block.count + 1) / 2 * kTileRows, s + steps * kSide * kTileRows, 0.f);
     constexpr int kLefts = 4 / kVecs;
     for (int64_t d = 0; d < p_.d_v; d += kLefts * kSide) {
-      ahead.step();
       Left values[kLefts];
       for (int i = 0; i < kLefts; ++i) values[i] = {values_.get() + (d + i * kSide) * kPairs, 2 * kPairs};
       multiply<kVecs>(values, d_v_ * kPairs, {reinterpret_cast<const uint32_t*>(s), kTileRows, kSide},
@@ -354,6 +355,8 @@ class AmxManyRowsKernel : public AmxKernel {
   }
 
  private:
+  static constexpr int kProductWork = 3, kTransposeWork = 3;
+
   struct Right {
     const uint32_t* data;
     int64_t stride, next;  // between rows and from one vector of columns to the next
@@ -388,18 +391,22 @@ class AmxManyRowsKernel : public AmxKernel {
         _tile_dpbf16ps(0, 5, 4);
         _tile_loadd(6, left[1].data + at, left[1].stride);
         _tile_dpbf16ps(1, 6, 4);
+        ahead.step(2 * kProductWork);
         _tile_loadd(7, left[2].data + at, left[2].stride);
         _tile_dpbf16ps(2, 7, 4);
         _tile_loadd(5, left[3].data + at, left[3].stride);
         _tile_dpbf16ps(3, 5, 4);
+        ahead.step(2 * kProductWork);
       } else {
         _tile_loadd(6, left[0].data + at, left[0].stride);
         _tile_dpbf16ps(0, 6, 4);
         _tile_loadd(5, right.data + right.next, right.stride * sizeof(uint32_t));
         _tile_dpbf16ps(1, 6, 5);
+        ahead.step(2 * kProductWork);
         _tile_loadd(7, left[1].data + at, left[1].stride);
         _tile_dpbf16ps(2, 7, 4);
         _tile_dpbf16ps(3, 7, 5);
+        ahead.step(2 * kProductWork);
       }
       right.data += right_step;
     }

@@ -68,8 +68,11 @@ class FewRowsKernel : public Float32Softmax {
 
   ReadAhead ahead;
 
-  int64_t fetch_steps(int64_t) const { return 0; }
-  int64_t tile_steps(int64_t) const { return kKeys / kDotKeys + p_.d_v / (kWide * kLanes) * (kKeys / kStepKeys); }
+  int64_t fetch_work(int64_t) const { return 0; }
+  int64_t tile_work(int64_t, int64_t) const {
+    const int64_t groups = (std::min<int64_t>(rows_, kTileRows) + kRows - 1) / kRows;
+    return groups * (kKeys / kDotKeys * kDotWork + p_.d_v / kWideStep * (kKeys / kStepKeys) * kWeighWork);
+  }
 
   void start(const Task& task) {
     rows_ = task.row_end - task.row_begin;
@@ -91,8 +94,10 @@ class FewRowsKernel : public Float32Softmax {
   template <int kVecs>
   void scores(int64_t tile, const KeyBlock& block, float* s) {
     for (int j = 0; j < block.count; j += kDotKeys) {
-      for (int64_t r = 0; r < live_rows(tile); r += kRows) dots(tile * kTileRows + r, block, j, s + j * kTileRows + r);
-      ahead.step();
+      for (int64_t r = 0; r < live_rows(tile); r += kRows) {
+        dots(tile * kTileRows + r, block, j, s + j * kTileRows + r);
+        ahead.step(kDotWork);
+      }
     }
     if (p_.k_scale) scale_rows(block.scales, block.count, s);
   }
@@ -125,7 +130,8 @@ class FewRowsKernel : public Float32Softmax {
   static constexpr int kRows = 4;
   static constexpr int kDotKeys = kLanes == 16 ? 4 : 2;  // times kRows accumulators
   static constexpr int kStepKeys = 8;                    // between two steps of reading ahead
-  static constexpr int kWide = kLanes == 16 ? 4 : 2;     // vectors of d at once, times kRows accumulators
+  static constexpr int kDotWork = 5, kWeighWork = 4;
+  static constexpr int kWide = kLanes == 16 ? 4 : 2;  // vectors of d at once, times kRows accumulators
   static constexpr int kPairStep = 2 * kLanes, kWideStep = kWide * kLanes;
   static constexpr bool kPairs = std::is_same_v<T, BFloat16>;  // load_pair() changes the order of elements
 
@@ -174,7 +180,7 @@ class FewRowsKernel : public Float32Softmax {
     for (int i = 0; i < kRows; ++i)
       for (int w = 0; w < kWidth; ++w) sum[i][w] = load(out + i * ldo_ + d + w * kLanes) * splat(alpha[i]);
     for (int j = 0; j < block.count; ++j) {
-      if (j % kStepKeys == 0) ahead.step();
+      if (j % kStepKeys == 0) ahead.step(kWeighWork);
       const T* value = cache_rows_[block.count + j] + d;
       F in[kWidth];
       if constexpr (kWidth == 1)

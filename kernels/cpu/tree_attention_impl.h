@@ -306,9 +306,9 @@ struct KeyBlock {
 };
 
 // Asks for the next block's keys and values in pieces while the kernels work on the present block, so that memory and
-// arithmetic overlap. Many small pieces: a burst would keep the kernels' own misses of the L1 waiting. One head's rows
-// lie a whole token apart, where the hardware's prefetchers do not follow; token by token, keys and values side by
-// side, they do.
+// arithmetic overlap. Small pieces, evenly spread: a burst keeps the kernels waiting and leaves the memory idle later.
+// One head's rows lie a whole token apart, where the hardware's prefetchers do not follow; token by token, keys and
+// values side by side, they do.
 class ReadAhead {
  public:
   explicit ReadAhead(const TreeAttentionParams& p) {
@@ -319,28 +319,30 @@ class ReadAhead {
     together_ = p.k_strides[2] == p.d_qk && p.v_strides[2] == p.d_v;
   }
 
-  // `block` at its first head; the kernels are going to call step() about `steps` times.
-  void start(const KeyBlock& block, int64_t heads, int64_t steps) {
+  // `block` at its first head; step() is going to be called for about so much work.
+  void start(const KeyBlock& block, int64_t heads, int64_t work) {
     const int64_t run_bytes = together_ ? heads * row_bytes_ : row_bytes_;
     block_ = &block;
     runs_ = together_ ? 1 : heads;
     run_pieces_ = (run_bytes + kPiece - 1) / kPiece;
     const int64_t pieces = block.count * runs_ * run_pieces_;
-    pieces_a_step_ = (pieces + steps - 1) / steps;
+    rate_ = kOne * pieces / work + 1;
+    due_ = 0;
     next_ = -1;
     left_ = 0;
     next_run();
   }
 
-  SPECDEC_INLINE void step() {
-    for (int64_t i = 0; i < pieces_a_step_ && left_ > 0; ++i) ask();
+  // Asks for as much as is due after this much more work.
+  SPECDEC_INLINE void step(int64_t work) {
+    for (due_ += rate_ * work; due_ >= kOne && left_ > 0; due_ -= kOne) ask();
   }
   void finish() {
     while (left_ > 0) ask();
   }
 
  private:
-  static constexpr int64_t kPiece = 256, kLine = 64;
+  static constexpr int64_t kPiece = 128, kLine = 64, kOne = 1 << 16;
 
   SPECDEC_INLINE void ask() {
     for (int64_t i = 0; i < kPiece; i += kLine) {
@@ -366,7 +368,8 @@ class ReadAhead {
   bool together_;  // the heads of a token
   const KeyBlock* block_ = nullptr;
   const char *k_ = nullptr, *v_ = nullptr;
-  int64_t runs_ = 0, run_pieces_ = 0, next_ = 0, left_ = 0, pieces_a_step_ = 0;
+  int64_t runs_ = 0, run_pieces_ = 0, next_ = 0, left_ = 0;
+  int64_t rate_ = 0, due_ = 0;  // pieces a unit of work, and pieces, times kOne
 };
 
 // Who sees what: for each row of a task, its node's ancestors and depth, laid out for tiles of `tile_rows` lanes.
@@ -483,7 +486,7 @@ void online_softmax(Kernel& kernel, float* scores, int count, float factor, F* r
     sum[v] *= alpha[v];
   }
   for (int j = 0; j < count; j += 2) {
-    kernel.ahead.step();
+    kernel.ahead.step(kVecs);
     F even[kVecs], odd[kVecs];
     for (int v = 0; v < kVecs; ++v) {
       const float* s = scores + j * kStride + v * kLanes;
@@ -550,6 +553,11 @@ class Results {
   std::unique_ptr<float[]> partial_out_, partial_lse_;
 };
 
+// Whether a request is one for the kernel of few rows.
+inline bool is_few(const TreeAttentionParams& p, const Request& request) {
+  return request.nodes * (p.heads / p.kv_heads) <= kFewRows;
+}
+
 // Runs one thread's tasks. A Kernel provides
 //   kTileRows, kKeys                 rows a tile, some vectors, and keys a block
 //   stride(vecs)                     from a key's scores to the next one's, where `vecs` vectors hold the tile's rows
@@ -559,8 +567,9 @@ class Results {
 //   accumulate<kVecs>(tile, block, s, alpha)    O <- alpha O + P V
 //   output(tile, out)                O, kTileRows rows of round_up(d_v, kLanes)
 //   exp_of, store_probabilities      see online_softmax
-//   ahead                            its ReadAhead; the calls of ahead.step() are spread over its work,
-//   fetch_steps, tile_steps(tiles)    about so many in fetch() and in scores() and accumulate() of a whole block
+//   ahead                            its ReadAhead; step() is told the work done, in units of some 20 cycles:
+//   fetch_work(tiles)                about so much in fetch(),
+//   tile_work(tiles, vecs)           and so much in scores() and accumulate() of a whole block
 template <class Kernel>
 class Worker {
  public:
@@ -572,56 +581,89 @@ class Worker {
         visibility_(p, Kernel::kTileRows),
         scores_((Kernel::kKeys + kLanes) * Kernel::kTileRows),
         state_(2 * max_rows),
-        rows_(Kernel::kTileRows * round_up(p.d_v, kLanes)) {}
+        out_(Kernel::kTileRows * round_up(p.d_v, kLanes)) {}
 
-  void run(const Task& task) {
-    const int64_t rows = task.row_end - task.row_begin, heads = task.head_end - task.head_begin;
-    const int64_t tiles = (rows + Kernel::kTileRows - 1) / Kernel::kTileRows;
-    float* reference = state_.get();
-    float* sum = reference + heads * tiles * Kernel::kTileRows;
-    std::fill(reference, sum, -kInf);
-    std::fill_n(sum, sum - reference, 0.f);
+  // Runs `task` and those that `claim` gives after it. Returns the first that is one for the other kernel, or null.
+  // While a task's last block is worked on, the next task's first one is asked for: short tasks have few others.
+  template <class Claim>
+  const Task* run(const Task* task, Claim claim) {
+    const bool few = is_few(p_, *task->request);
+    const auto ask = [&](int64_t slot, int64_t work) {
+      next_->find(p_, *task, slot, Kernel::kKeys);
+      kernel_.ahead.start(*next_, task->head_end - task->head_begin, work);
+    };
+    int64_t slot = task->slot_begin;
+    ask(slot, 1);
+    while (task && is_few(p_, *task->request) == few) {
+      const Task& present = *task;
+      if (slot == present.slot_begin) begin(present);
+      kernel_.ahead.finish();
+      std::swap(block_, next_);
+      slot += Kernel::kKeys;
+      if (slot >= present.slot_end) {
+        task = claim();
+        if (task) slot = task->slot_begin;
+      }
+      if (task && is_few(p_, *task->request) == few) ask(slot, block_work());
+      if (block_->count > 0) run_block();
+      if (task != &present) end(present);
+    }
+    return task;
+  }
+
+ private:
+  void begin(const Task& task) {
+    rows_ = task.row_end - task.row_begin;
+    heads_ = task.head_end - task.head_begin;
+    tiles_ = (rows_ + Kernel::kTileRows - 1) / Kernel::kTileRows;
+    const int64_t size = heads_ * tiles_ * Kernel::kTileRows;
+    reference_ = state_.get();
+    sum_ = reference_ + size;
+    std::fill_n(reference_, size, -kInf);
+    std::fill_n(sum_, size, 0.f);
     kernel_.start(task);
     visibility_.start(task);
-    KeyBlock blocks[2], *block = &blocks[0], *next = &blocks[1];
-    next->find(p_, task, task.slot_begin, Kernel::kKeys);
-    kernel_.ahead.start(*next, heads, 1);
-    for (int64_t slot = task.slot_begin; slot < task.slot_end; slot += Kernel::kKeys) {
-      kernel_.ahead.finish();
-      std::swap(block, next);
-      next->find(p_, task, slot + Kernel::kKeys, Kernel::kKeys);
-      kernel_.ahead.start(
-          *next, heads, heads * (kernel_.fetch_steps(tiles) + tiles * (kernel_.tile_steps(tiles) + Kernel::kKeys / 2)));
-      for (int64_t head = 0; head < heads; ++head) {
-        if (head > 0) block->next_head(p_);
-        kernel_.fetch(*block, tiles);
-        for (int64_t tile = 0; tile < tiles; ++tile) {
-          const int64_t live = std::min<int64_t>(rows - tile * Kernel::kTileRows, Kernel::kTileRows);
-          if (visibility_.skips(tile, live - 1, *block)) continue;
-          const int64_t state_tile = head * tiles + tile, at = state_tile * Kernel::kTileRows;
-          run_tile<Kernel::kTileRows / kLanes>((live + kLanes - 1) / kLanes, tile, state_tile, *block, reference + at,
-                                               sum + at);
-        }
-      }
-    }
-    const int64_t stride = round_up(p_.d_v, kLanes);
-    for (int64_t tile = 0; tile < heads * tiles; ++tile) {
-      kernel_.output(tile, rows_.get());
-      const int64_t first = tile % tiles * Kernel::kTileRows;
-      for (int64_t i = 0; i < std::min<int64_t>(Kernel::kTileRows, rows - first); ++i) {
-        const int64_t at = tile * Kernel::kTileRows + i;
-        results_.put(task, tile / tiles * rows + first + i, rows_.get() + i * stride, reference[at], sum[at]);
+  }
+
+  // What `ahead` is going to be told in run_block().
+  int64_t block_work() const {
+    const int64_t vecs = (std::min<int64_t>(rows_, Kernel::kTileRows) + kLanes - 1) / kLanes;
+    return heads_ *
+           (kernel_.fetch_work(tiles_) + tiles_ * (kernel_.tile_work(tiles_, vecs) + Kernel::kKeys / 2 * vecs));
+  }
+
+  void run_block() {
+    for (int64_t head = 0; head < heads_; ++head) {
+      if (head > 0) block_->next_head(p_);
+      kernel_.fetch(*block_, tiles_);
+      for (int64_t tile = 0; tile < tiles_; ++tile) {
+        const int64_t live = std::min<int64_t>(rows_ - tile * Kernel::kTileRows, Kernel::kTileRows);
+        if (visibility_.skips(tile, live - 1, *block_)) continue;
+        run_tile<Kernel::kTileRows / kLanes>((live + kLanes - 1) / kLanes, tile, head * tiles_ + tile);
       }
     }
   }
 
- private:
+  void end(const Task& task) {
+    const int64_t stride = round_up(p_.d_v, kLanes);
+    for (int64_t tile = 0; tile < heads_ * tiles_; ++tile) {
+      kernel_.output(tile, out_.get());
+      const int64_t first = tile % tiles_ * Kernel::kTileRows;
+      for (int64_t i = 0; i < std::min<int64_t>(Kernel::kTileRows, rows_ - first); ++i) {
+        const int64_t at = tile * Kernel::kTileRows + i;
+        results_.put(task, tile / tiles_ * rows_ + first + i, out_.get() + i * stride, reference_[at], sum_[at]);
+      }
+    }
+  }
+
   // `tile` is the head's, `state_tile` the task's. `vecs` vectors hold its rows.
   template <int kVecs>
-  void run_tile(int64_t vecs, int64_t tile, int64_t state_tile, const KeyBlock& block, float* reference, float* sum) {
+  void run_tile(int64_t vecs, int64_t tile, int64_t state_tile) {
     if constexpr (kVecs > 1)
-      if (vecs < kVecs) return run_tile<kVecs - 1>(vecs, tile, state_tile, block, reference, sum);
-    float* s = scores_.get();
+      if (vecs < kVecs) return run_tile<kVecs - 1>(vecs, tile, state_tile);
+    const KeyBlock& block = *block_;
+    float *s = scores_.get(), *reference = reference_ + state_tile * Kernel::kTileRows,
+          *sum = sum_ + state_tile * Kernel::kTileRows;
     float factor = kernel_.score_factor();
     kernel_.template scores<kVecs>(state_tile, block, s);
     if (p_.softcap > 0.f) {
@@ -646,7 +688,10 @@ class Worker {
   const Results& results_;
   Kernel kernel_;
   Visibility visibility_;
-  Buffer<float> scores_, state_, rows_;
+  Buffer<float> scores_, state_, out_;
+  KeyBlock blocks_[2], *block_ = &blocks_[0], *next_ = &blocks_[1];
+  int64_t rows_ = 0, heads_ = 0, tiles_ = 0;  // of the task at work
+  float *reference_ = nullptr, *sum_ = nullptr;
 };
 
 // Rows that no request covers: nothing visible.
@@ -664,11 +709,6 @@ inline void clear_uncovered(const TreeAttentionParams& p, const std::vector<Requ
     node = request.first_node + request.nodes;
   }
   clear_until(p.num_nodes);
-}
-
-// Whether a request is one for the kernel of few rows.
-inline bool is_few(const TreeAttentionParams& p, const Request& request) {
-  return request.nodes * (p.heads / p.kv_heads) <= kFewRows;
 }
 
 // What a call does: tasks in the order in which they are taken, and those among them whose partial results belong
@@ -755,13 +795,17 @@ void attend(const TreeAttentionParams& p) {
   at::parallel_for(0, std::min<int64_t>(at::get_num_threads(), tasks.size()), 1, [&](int64_t, int64_t) {
     std::unique_ptr<Worker<Kernel>> worker;
     std::unique_ptr<Worker<FewRows>> few_worker;
-    for (size_t i; (i = next++) < tasks.size();) {
-      if (is_few(p, *tasks[i].request)) {
+    const auto claim = [&]() -> const Task* {
+      const size_t i = next++;
+      return i < tasks.size() ? &tasks[i] : nullptr;
+    };
+    for (const Task* task = claim(); task;) {
+      if (is_few(p, *task->request)) {
         if (!few_worker) few_worker = std::make_unique<Worker<FewRows>>(p, results, most_few_rows);
-        few_worker->run(tasks[i]);
+        task = few_worker->run(task, claim);
       } else {
         if (!worker) worker = std::make_unique<Worker<Kernel>>(p, results, most_rows);
-        worker->run(tasks[i]);
+        task = worker->run(task, claim);
       }
     }
   });
