@@ -101,6 +101,7 @@ class AmxKernel {
 // sums up the even d, one of (0, P[row][key]) the odd ones: twice the products, and V stays where it lies.
 class AmxFewRowsKernel : public AmxKernel {
  public:
+  static constexpr int kMaxRows = 64;  // beyond, transposing V pays
   static constexpr int kTileRows = kSide;
   static constexpr int kKeys = 4 * kSide;  // scores() has an accumulator for each 16
   static constexpr int stride(int) { return kTileRows; }
@@ -111,7 +112,7 @@ class AmxFewRowsKernel : public AmxKernel {
         outputs_(max_rows * d_v_),
         key_copies_(kKeys * d_qk_),
         value_copies_(kKeys * d_v_),
-        left_(kKeys * kSide) {
+        left_(2 * kKeys * kSide) {
     key_copies_.clear();  // padding must be finite
     value_copies_.clear();
   }
@@ -121,7 +122,9 @@ class AmxFewRowsKernel : public AmxKernel {
 
   void start(const Task& task) {
     take_queries(task, kTileRows);
-    std::fill_n(outputs_.get(), (task.head_end - task.head_begin) * kTileRows * d_v_, 0.f);
+    rows_ = task.row_end - task.row_begin;
+    tiles_ = (rows_ + kTileRows - 1) / kTileRows;
+    std::fill_n(outputs_.get(), (task.head_end - task.head_begin) * tiles_ * kTileRows * d_v_, 0.f);
   }
 
   void fetch(const KeyBlock& block, int64_t) {
@@ -164,12 +167,10 @@ class AmxFewRowsKernel : public AmxKernel {
     _tile_stored(3, s + 3 * kDown, kBytes);
   }
 
-  // Vector i of every 16 keys: keys i and i + 8.
   template <int kVecs>
   static SPECDEC_INLINE void store_probabilities(float* s, int j, const F* even, const F* odd) {
-    float* to = s + j / kSide * (kSide * kRows) + j % kRows * kLanes + j % kSide / kRows * kRows;
-    _mm256_storeu_ps(to, _mm512_castps512_ps256((__m512)even[0]));
-    _mm256_storeu_ps(to + kLanes, _mm512_castps512_ps256((__m512)odd[0]));
+    store(s + j * kTileRows, even[0]);
+    store(s + (j + 1) * kTileRows, odd[0]);
   }
 
   template <int kVecs>
@@ -178,63 +179,92 @@ class AmxFewRowsKernel : public AmxKernel {
     if (_mm512_cmp_ps_mask((__m512)alpha[0], _mm512_set1_ps(1.f), _CMP_NEQ_UQ))
       for (int64_t i = 0; i < d_v_; ++i) {
         float* o = out + i * kLanes;
-        store(o, load(o) * splat(alpha[0][i % kRows]));
+        store(o, load(o) * splat(alpha[0][i % kPairs / kSide * kRows + i % kRows]));
       }
     const int groups = (block.count + kSide - 1) / kSide;
-    const F none{};
-    for (int j = round_up(block.count, 2); j < groups * kSide; j += 2) store_probabilities<1>(s, j, &none, &none);
-    for (int g = 0; g < groups; ++g) {
-      F p[kRows];
-      for (int i = 0; i < kRows; ++i) p[i] = load(s + (g * kRows + i) * kLanes);
-      transpose(p);
-      float* left = left_.get() + g * kSide * kSide;
-      for (int i = 0; i < kRows; ++i) {
-        const U rounded = (U)p[i] + 0x8000u;
-        store(left + i * kSide, (F)(rounded >> 16));
-        store(left + (kRows + i) * kSide, (F)(rounded & 0xffff0000u));
-      }
-    }
-    int64_t d = 0;
-    for (; d + 4 * kPairs <= d_v_; d += 4 * kPairs) weigh<4>(groups, d, out + d * kSide);
-    for (; d < d_v_; d += kPairs) weigh<1>(groups, d, out + d * kSide);
+    std::fill(s + round_up(block.count, 2) * kTileRows, s + groups * kSide * kTileRows, 0.f);
+    if (rows_ - tile % tiles_ * kTileRows > kRows)
+      weigh_all<2>(groups, s, out);
+    else
+      weigh_all<1>(groups, s, out);
   }
 
   void output(int64_t tile, float* rows) const {
     const float* out = outputs_.get() + tile * kTileRows * d_v_;
     const int64_t stride = round_up(p_.d_v, kLanes);
     for (int64_t d = 0; d < d_v_; d += kPairs, out += kPairs * kSide)
-      for (int i = 0; i < kRows; ++i) {
+      for (int i = 0; i < kTileRows; ++i) {
+        const float* even = out + i / kRows * kHalf + i % kRows * kSide;
         float pair[kPairs];
-        std::copy_n(out + i * kSide, kSide, pair);
-        std::copy_n(out + (kRows + i) * kSide, kSide, pair + kSide);
+        std::copy_n(even, kSide, pair);
+        std::copy_n(even + kRows * kSide, kSide, pair + kSide);
         reorder_pairs<false>(kPairs, pair);
         std::copy_n(pair, std::min<int64_t>(kPairs, stride - d), rows + i * stride + d);
       }
   }
 
  private:
-  static constexpr int kRows = kFewRows;
-  static_assert(2 * kRows == kSide);
+  static constexpr int kRows = kSide / 2;      // a tile's, half of them
+  static constexpr int kHalf = kSide * kSide;  // a tile of float32
 
-  // C += P V for kWidth times 32 d.
-  template <int kWidth>
+  // O += P V for one or two halves of the rows.
+  template <int kHalves>
+  void weigh_all(int groups, const float* s, float* out) {
+    for (int g = 0; g < groups; ++g)
+      for (int h = 0; h < kHalves; ++h) {
+        F p[kRows];  // two keys each
+        for (int i = 0; i < kRows; ++i) {
+          const float* from = s + (g * kSide + i) * kTileRows + h * kRows;
+          const __m512 low = _mm512_castps256_ps512(_mm256_loadu_ps(from));
+          p[i] = (F)_mm512_insertf32x8(low, _mm256_loadu_ps(from + kRows * kTileRows), 1);
+        }
+        transpose(p);
+        float* left = left_.get() + (2 * g + h) * kHalf;
+        for (int i = 0; i < kRows; ++i) {
+          const U rounded = (U)p[i] + 0x8000u;
+          store(left + i * kSide, (F)(rounded >> 16));
+          store(left + (kRows + i) * kSide, (F)(rounded & 0xffff0000u));
+        }
+      }
+    constexpr int kWidth = 4 / kHalves;
+    int64_t d = 0;
+    for (; d + kWidth * kPairs <= d_v_; d += kWidth * kPairs) weigh<kHalves, kWidth>(groups, d, out + d * kSide);
+    for (; d < d_v_; d += kPairs) weigh<kHalves, 1>(groups, d, out + d * kSide);
+  }
+
+  // The same for kWidth times 32 d.
+  template <int kHalves, int kWidth>
   void weigh(int groups, int64_t d, float* c) {
+    constexpr int kTiles = kHalves * kWidth;
     constexpr int64_t kBytes = kSide * sizeof(float), kRight = kPairs * kSide;
+    float* c1 = c + (kHalves == 2 ? kHalf : kRight);
+    float* c2 = c + (kHalves == 2 ? kRight : 2 * kRight);
+    float* c3 = c2 + (kHalves == 2 ? kHalf : kRight);
     asm volatile("" ::: "memory");  // see scores()
     _tile_loadd(0, c, kBytes);
-    if constexpr (kWidth == 4) {
-      _tile_loadd(1, c + kRight, kBytes);
-      _tile_loadd(2, c + 2 * kRight, kBytes);
-      _tile_loadd(3, c + 3 * kRight, kBytes);
+    if constexpr (kTiles > 1) _tile_loadd(1, c1, kBytes);
+    if constexpr (kTiles == 4) {
+      _tile_loadd(2, c2, kBytes);
+      _tile_loadd(3, c3, kBytes);
     }
     for (int g = 0; g < groups; ++g) {
       const BFloat16* v = values_[g].data + d;
       const int64_t stride = values_[g].stride;
-      _tile_loadd(4, left_.get() + g * kSide * kSide, kBytes);
+      const float* left = left_.get() + 2 * g * kHalf;
+      _tile_loadd(4, left, kBytes);
       ahead.step(kLoadWork);
       _tile_loadd(5, v, stride);
       _tile_dpbf16ps(0, 4, 5);
-      if constexpr (kWidth == 4) {
+      if constexpr (kHalves == 2) {
+        _tile_loadd(6, left + kHalf, kBytes);
+        _tile_dpbf16ps(1, 6, 5);
+        if constexpr (kWidth == 2) {
+          ahead.step(kLoadWork);
+          _tile_loadd(7, v + kPairs, stride);
+          _tile_dpbf16ps(2, 4, 7);
+          _tile_dpbf16ps(3, 6, 7);
+        }
+      } else if constexpr (kWidth == 4) {
         ahead.step(kLoadWork);
         _tile_loadd(6, v + kPairs, stride);
         _tile_dpbf16ps(1, 4, 6);
@@ -247,17 +277,18 @@ class AmxFewRowsKernel : public AmxKernel {
       }
     }
     _tile_stored(0, c, kBytes);
-    if constexpr (kWidth == 4) {
-      _tile_stored(1, c + kRight, kBytes);
-      _tile_stored(2, c + 2 * kRight, kBytes);
-      _tile_stored(3, c + 3 * kRight, kBytes);
+    if constexpr (kTiles > 1) _tile_stored(1, c1, kBytes);
+    if constexpr (kTiles == 4) {
+      _tile_stored(2, c2, kBytes);
+      _tile_stored(3, c3, kBytes);
     }
   }
 
-  const int64_t d_v_;      // padded
-  Buffer<float> outputs_;  // [tile][d / 32][even, odd d][row][16]
+  const int64_t d_v_;             // padded
+  int64_t rows_ = 0, tiles_ = 0;  // of each head
+  Buffer<float> outputs_;         // [tile][d / 32][half of the rows][even, odd d][row][16]
   Buffer<BFloat16> key_copies_, value_copies_;
-  Buffer<float> left_;  // [key / 16][(P, 0), (0, P)][row][16 keys]
+  Buffer<float> left_;  // [key / 16][half of the rows][(P, 0), (0, P)][row][16 keys]
   Left keys_[kKeys / kSide], values_[kKeys / kSide];
 };
 

@@ -51,6 +51,7 @@ inline void reorder_pairs(int64_t n, float* row) {
 template <typename T>
 class FewRowsKernel : public Float32Softmax {
  public:
+  static constexpr int kMaxRows = 8;  // beyond, TileKernel is faster
   static constexpr int kTileRows = kLanes;
   static constexpr int kKeys = 32;
   static constexpr int stride(int) { return kTileRows; }

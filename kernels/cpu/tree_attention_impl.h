@@ -29,11 +29,10 @@ namespace {
 constexpr int64_t kStateBytes = 512 * 1024;  // of a task's float32 queries and outputs: half a usual L2
 constexpr int64_t kTasksPerRequest = 16;     // slots are split until there are as many...
 constexpr int64_t kMinSplit = 256;           // ...but not further than this, nor than a few times the rows: a split
-constexpr int64_t kMinSplitRows = 8;         // writes and reads its rows' partial results
+constexpr int64_t kMinSplitRows = 32;        // writes and reads its rows' partial results
 constexpr int64_t kTasksPerThread = 4;       // heads are split until there are as many, but with few rows only
                                              // until all threads have one: long runs of memory count more
 constexpr int kMaxKeys = 128;                // keys a block, at most
-constexpr int64_t kFewRows = 8;              // rows a KV head up to which the kernels for few are faster
 
 SPECDEC_INLINE I splat_int(int32_t x) { return I{} + x; }
 SPECDEC_INLINE F select(I condition, F a, F b) { return condition ? a : b; }
@@ -129,6 +128,7 @@ struct Task {
   const Request* request;
   int64_t head_begin, head_end, row_begin, row_end, slot_begin, slot_end;
   int64_t partial;  // first row of this task in the partial results, -1: it is the only one and writes the output
+  bool few;         // rows of the request: a task for FewRows, see attend()
 };
 
 std::vector<Request> list_requests(const TreeAttentionParams& p) {
@@ -553,11 +553,6 @@ class Results {
   std::unique_ptr<float[]> partial_out_, partial_lse_;
 };
 
-// Whether a request is one for the kernel of few rows.
-inline bool is_few(const TreeAttentionParams& p, const Request& request) {
-  return request.nodes * (p.heads / p.kv_heads) <= kFewRows;
-}
-
 // Runs one thread's tasks. A Kernel provides
 //   kTileRows, kKeys                 rows a tile, some vectors, and keys a block
 //   stride(vecs)                     from a key's scores to the next one's, where `vecs` vectors hold the tile's rows
@@ -587,14 +582,14 @@ class Worker {
   // While a task's last block is worked on, the next task's first one is asked for: short tasks have few others.
   template <class Claim>
   const Task* run(const Task* task, Claim claim) {
-    const bool few = is_few(p_, *task->request);
+    const bool few = task->few;
     const auto ask = [&](int64_t slot, int64_t work) {
       next_->find(p_, *task, slot, Kernel::kKeys);
       kernel_.ahead.start(*next_, task->head_end - task->head_begin, work);
     };
     int64_t slot = task->slot_begin;
     ask(slot, 1);
-    while (task && is_few(p_, *task->request) == few) {
+    while (task && task->few == few) {
       const Task& present = *task;
       if (slot == present.slot_begin) begin(present);
       kernel_.ahead.finish();
@@ -604,7 +599,7 @@ class Worker {
         task = claim();
         if (task) slot = task->slot_begin;
       }
-      if (task && is_few(p_, *task->request) == few) ask(slot, block_work());
+      if (task && task->few == few) ask(slot, block_work());
       if (block_->count > 0) run_block();
       if (task != &present) end(present);
     }
@@ -724,20 +719,22 @@ struct Plan {
 };
 
 // Only the cut by rows and slots, made first, changes the arithmetic.
-Plan make_plan(const TreeAttentionParams& p, const std::vector<Request>& requests, int64_t tile_rows, int64_t keys,
-               int64_t few_rows_keys) {
+template <class Kernel, class FewRows>
+Plan make_plan(const TreeAttentionParams& p, const std::vector<Request>& requests) {
   struct Span {
     const Request* request;
     int64_t row_begin, row_end, slot_begin, slot_end, split, splits, heads;
+    bool few;
   };
   const int64_t group = p.heads / p.kv_heads;
   const int64_t state_rows = std::max<int64_t>(1, kStateBytes / int64_t(sizeof(float)) / (p.d_qk + p.d_v));
-  const int64_t row_block = std::max<int64_t>(1, state_rows / tile_rows) * tile_rows;
+  const int64_t row_block = std::max<int64_t>(1, state_rows / Kernel::kTileRows) * Kernel::kTileRows;
   std::vector<Span> spans;
   int64_t num_tasks = 0;
   for (const Request& request : requests) {
     const int64_t rows = request.nodes * group;
     if (rows == 0) continue;
+    const bool few = rows <= FewRows::kMaxRows;
     const int64_t row_blocks = (rows + row_block - 1) / row_block;
     const int64_t heads = std::clamp<int64_t>(state_rows / round_up(rows, kLanes), 1, p.kv_heads);
     const int64_t head_blocks = (p.kv_heads + heads - 1) / heads;
@@ -749,16 +746,16 @@ Plan make_plan(const TreeAttentionParams& p, const std::vector<Request>& request
       const int64_t shortest = std::max(kMinSplit, kMinSplitRows * (row_end - row));
       const int64_t wanted =
           std::max<int64_t>(1, std::min(kTasksPerRequest / (row_blocks * head_blocks), slots / shortest));
-      const int64_t split = round_up((slots + wanted - 1) / wanted, is_few(p, request) ? few_rows_keys : keys);
+      const int64_t split = round_up((slots + wanted - 1) / wanted, few ? FewRows::kKeys : Kernel::kKeys);
       const int64_t splits = std::max<int64_t>(1, (slots + split - 1) / std::max<int64_t>(split, 1));
-      spans.push_back({&request, row, row_end, slot_begin, slot_end, split, splits, heads});
+      spans.push_back({&request, row, row_end, slot_begin, slot_end, split, splits, heads, few});
       num_tasks += splits * head_blocks;
     }
   }
   Plan plan;
   for (const Span& span : spans) {
     // A short or lonely request occupies all threads by its heads.
-    const int64_t wanted_tasks = (is_few(p, *span.request) ? 1 : kTasksPerThread) * at::get_num_threads();
+    const int64_t wanted_tasks = (span.few ? 1 : kTasksPerThread) * at::get_num_threads();
     const int64_t heads = std::clamp<int64_t>(span.heads * num_tasks / wanted_tasks, 1, span.heads);
     for (int64_t head = 0; head < p.kv_heads; head += heads) {
       const int64_t head_end = std::min(head + heads, p.kv_heads);
@@ -767,7 +764,8 @@ Plan make_plan(const TreeAttentionParams& p, const std::vector<Request>& request
       for (int64_t i = 0; i < span.splits; ++i) {
         const int64_t begin = span.slot_begin + i * span.split;
         plan.tasks.push_back({span.request, head, head_end, span.row_begin, span.row_end, begin,
-                              std::min(begin + span.split, span.slot_end), span.splits > 1 ? plan.partial_rows : -1});
+                              std::min(begin + span.split, span.slot_end), span.splits > 1 ? plan.partial_rows : -1,
+                              span.few});
         if (span.splits > 1) plan.partial_rows += task_rows;
       }
     }
@@ -775,19 +773,18 @@ Plan make_plan(const TreeAttentionParams& p, const std::vector<Request>& request
   return plan;
 }
 
-// FewRows serves the requests with up to kFewRows rows a KV head, Kernel the others.
+// FewRows serves the requests with up to its kMaxRows rows a KV head, Kernel the others.
 template <class Kernel, class FewRows>
 void attend(const TreeAttentionParams& p) {
   const std::vector<Request> requests = list_requests(p);
   clear_uncovered(p, requests);
-  const Plan plan = make_plan(p, requests, Kernel::kTileRows, Kernel::kKeys, FewRows::kKeys);
+  const Plan plan = make_plan<Kernel, FewRows>(p, requests);
   const std::vector<Task>& tasks = plan.tasks;
   int64_t most_rows = 0, most_few_rows = 0;  // of a task, whole tiles
   for (const Task& task : tasks) {
     const int64_t heads = task.head_end - task.head_begin, rows = task.row_end - task.row_begin;
-    const bool few = is_few(p, *task.request);
-    int64_t& most = few ? most_few_rows : most_rows;
-    most = std::max(most, heads * round_up(rows, few ? FewRows::kTileRows : Kernel::kTileRows));
+    int64_t& most = task.few ? most_few_rows : most_rows;
+    most = std::max(most, heads * round_up(rows, task.few ? FewRows::kTileRows : Kernel::kTileRows));
   }
 
   const Results results(p, plan.partial_rows);
@@ -800,7 +797,7 @@ void attend(const TreeAttentionParams& p) {
       return i < tasks.size() ? &tasks[i] : nullptr;
     };
     for (const Task* task = claim(); task;) {
-      if (is_few(p, *task->request)) {
+      if (task->few) {
         if (!few_worker) few_worker = std::make_unique<Worker<FewRows>>(p, results, most_few_rows);
         task = few_worker->run(task, claim);
       } else {
