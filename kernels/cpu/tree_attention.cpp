@@ -23,6 +23,7 @@ class TileKernel : public Float32Softmax {
         ldo_(round_up(p.d_v, kLanes)),
         queries_(max_rows * ldq_),
         outputs_(max_rows * ldo_),
+        query_rows_(kLanes * ldq_),
         block_(kKeys * (p.d_qk + p.d_v)),
         zeros_(std::max(p.d_qk, p.d_v)) {
     zeros_.clear();
@@ -39,7 +40,8 @@ class TileKernel : public Float32Softmax {
   void start(const Task& task) {
     rows_ = task.row_end - task.row_begin;
     tiles_ = (rows_ + kTileRows - 1) / kTileRows;
-    for_each_query_vector(p_, task, kTileRows, p_.scale, ldq_, [&](int64_t r, const float* q) {
+    const float* q = query_rows_.get();
+    for_each_query_vector(p_, task, kTileRows, ldq_, query_rows_.get(), widened_queries(p_), [&](int64_t r) {
       const int64_t tile = r / kTileRows;
       transpose_rows(q, ldq_, ldq_, queries_.get() + tile * kTileRows * ldq_ + r % kTileRows, stride(vecs_of(tile)));
     });
@@ -167,7 +169,7 @@ class TileKernel : public Float32Softmax {
   const int64_t ldq_, ldo_;          // padded head sizes
   int64_t rows_ = 0, tiles_ = 0;     // of each head
   Buffer<float> queries_, outputs_;  // [tile][d][row]
-  Buffer<float> block_, zeros_;
+  Buffer<float> query_rows_, block_, zeros_;
   bool one_tile_ = false;  // a head
   const float *keys_[kKeys], *values_[kKeys];
 };

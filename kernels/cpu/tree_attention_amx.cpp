@@ -34,9 +34,11 @@ class AmxKernel {
         p_(p),
         d_qk_(round_up(p.d_qk, kPairs)),
         queries_(max_rows * d_qk_ / 2),
+        query_rows_(kSide * d_qk_),
         zeros_(round_up(std::max(p.d_qk, p.d_v), kPairs)) {
     zeros_.clear();
     const TileConfig config;
+    asm volatile("" ::"r"(&config) : "memory");  // GCC's intrinsic says that it reads 8 bytes of the 64
     _tile_loadconfig(&config);
   }
   ~AmxKernel() { _tile_release(); }
@@ -66,14 +68,20 @@ class AmxKernel {
     int64_t stride;  // bytes
   };
 
-  // The task's queries, in tiles of `tile_rows`.
+  // The task's queries, in tiles of `tile_rows`, times the sign of the scale.
   void take_queries(const Task& task, int64_t tile_rows) {
-    const float sign = p_.scale == 0.f ? 0.f : std::copysign(1.f, p_.scale);
-    Buffer<BFloat16> rows16(kSide * d_qk_);  // exact: the queries are bfloat16
-    for_each_query_vector(p_, task, tile_rows, sign, d_qk_, [&](int64_t r, const float* q) {
-      narrow_row(q, 1.f, kSide * d_qk_, rows16.get());
-      const auto* pairs = reinterpret_cast<const float*>(rows16.get());
-      transpose_rows(pairs, d_qk_ / 2, d_qk_ / 2, reinterpret_cast<float*>(queries_.get()) + r * d_qk_ / 2, kSide);
+    const uint16_t flip = p_.scale < 0.f ? 0x8000 : 0;
+    const auto take = [&](int64_t at, BFloat16* query) {
+      const auto* in = static_cast<const BFloat16*>(p_.q) + at;
+      for (int64_t d = 0; d < p_.d_qk; ++d) {
+        const uint16_t nothing = (in[d].bits & 0x7f80) == 0x7f80 ? 0x7fc0 : 0;  // 0 times infinity is no number
+        query[d].bits = p_.scale == 0.f ? nothing : in[d].bits ^ flip;
+      }
+    };
+    const auto* pairs = reinterpret_cast<const float*>(query_rows_.get());
+    for_each_query_vector(p_, task, tile_rows, d_qk_, query_rows_.get(), take, [&](int64_t r) {
+      float* to = reinterpret_cast<float*>(queries_.get()) + r * d_qk_ / 2;
+      transpose_rows(pairs, d_qk_ / 2, d_qk_ / 2, to, kSide);
     });
   }
 
@@ -94,7 +102,7 @@ class AmxKernel {
   const TreeAttentionParams& p_;
   const int64_t d_qk_;        // padded
   Buffer<uint32_t> queries_;  // [tile][d / 2][row], two d each
-  Buffer<BFloat16> zeros_;
+  Buffer<BFloat16> query_rows_, zeros_;
 };
 
 // A row of V, taken for a row of a right matrix, is a key's pairs of d and d + 1. A left matrix of (P[row][key], 0)

@@ -63,6 +63,7 @@ class FewRowsKernel : public Float32Softmax {
         ldo_(round_up(p.d_v, kLanes)),
         queries_(max_rows * ldq_),
         outputs_(max_rows * ldo_),
+        query_rows_(kLanes * ldq_),
         zeros_(std::max(p.d_qk, p.d_v)) {
     zeros_.clear();
   }
@@ -78,7 +79,8 @@ class FewRowsKernel : public Float32Softmax {
   void start(const Task& task) {
     rows_ = task.row_end - task.row_begin;
     tiles_ = (rows_ + kTileRows - 1) / kTileRows;
-    for_each_query_vector(p_, task, kTileRows, p_.scale, ldq_, [&](int64_t r, const float* q) {
+    const float* q = query_rows_.get();
+    for_each_query_vector(p_, task, kTileRows, ldq_, query_rows_.get(), widened_queries(p_), [&](int64_t r) {
       float* rows = queries_.get() + r * ldq_;
       std::copy_n(q, kLanes * ldq_, rows);
       if (kPairs)
@@ -201,6 +203,7 @@ class FewRowsKernel : public Float32Softmax {
   const int64_t ldq_, ldo_;
   int64_t rows_ = 0, tiles_ = 0;     // of each head
   Buffer<float> queries_, outputs_;  // [row][d]
+  Buffer<float> query_rows_;
   Buffer<T> zeros_;
   const T* cache_rows_[2 * kKeys];
 };

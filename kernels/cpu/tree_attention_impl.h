@@ -52,10 +52,12 @@ class Arena {
   ~Arena() { ::operator delete(memory_, kAlign); }
 
   char* take(int64_t bytes) {
+    const bool fits = used_ + bytes <= capacity_;
+    char* data =
+        fits ? memory_ + used_ : static_cast<char*>(::operator new(bytes, kAlign));  // until the arena can grow
     ++live_;
     used_ += bytes;
-    if (used_ <= capacity_) return memory_ + used_ - bytes;
-    return static_cast<char*>(::operator new(bytes, kAlign));  // until the arena can grow
+    return data;
   }
   void give_back(char* data) {
     if (data < memory_ || data >= memory_ + capacity_) ::operator delete(data, kAlign);
@@ -63,8 +65,8 @@ class Arena {
     if (used_ > capacity_) {
       ::operator delete(memory_, kAlign);
       capacity_ = 0;
-      memory_ = static_cast<char*>(::operator new(used_, kAlign));
-      capacity_ = used_;
+      memory_ = static_cast<char*>(::operator new(used_, kAlign, std::nothrow));
+      if (memory_) capacity_ = used_;
     }
     used_ = 0;
   }
@@ -224,32 +226,36 @@ inline void transpose_columns(const float* in, int64_t in_stride, int64_t n, flo
   }
 }
 
-// Calls function(first, q) for each kLanes rows of a task: their queries as float32 times `factor`, rows `stride` apart
-// and padded with zeros. Each head's rows start a new tile.
-template <typename Function>
-void for_each_query_vector(const TreeAttentionParams& p, const Task& task, int64_t tile_rows, float factor,
-                           int64_t stride, Function function) {
+// Calls function(first) for each kLanes rows of a task once their queries are in `queries`, as `take` puts them there
+// from an offset of p.q, `stride` apart and padded with zeros. Each head's rows start a new tile.
+template <typename T, typename Take, typename Function>
+void for_each_query_vector(const TreeAttentionParams& p, const Task& task, int64_t tile_rows, int64_t stride,
+                           T* queries, Take take, Function function) {
   const int64_t group = p.heads / p.kv_heads, rows = task.row_end - task.row_begin;
-  Buffer<float> queries(kLanes * stride);
-  with_float(p.q_dtype, [&](auto t) {
-    for (int64_t kv_head = task.head_begin; kv_head < task.head_end; ++kv_head) {
-      for (int64_t first = 0; first < rows; first += kLanes) {
-        for (int64_t i = 0; i < kLanes; ++i) {
-          float* query = queries.get() + i * stride;
-          if (first + i >= rows) {
-            std::fill_n(query, stride, 0.f);
-            continue;
-          }
-          const int64_t row = task.row_begin + first + i;
-          const int64_t node = task.request->first_node + row / group, head = kv_head * group + row % group;
-          widen_row(static_cast<const decltype(t)*>(p.q) + node * p.q_strides[0] + head * p.q_strides[1], factor,
-                    p.d_qk, query);
-          std::fill(query + p.d_qk, query + stride, 0.f);
+  for (int64_t kv_head = task.head_begin; kv_head < task.head_end; ++kv_head) {
+    for (int64_t first = 0; first < rows; first += kLanes) {
+      for (int64_t i = 0; i < kLanes; ++i) {
+        T* query = queries + i * stride;
+        if (first + i >= rows) {
+          std::fill_n(query, stride, T{});
+          continue;
         }
-        function((kv_head - task.head_begin) * round_up(rows, tile_rows) + first, queries.get());
+        const int64_t row = task.row_begin + first + i;
+        const int64_t node = task.request->first_node + row / group, head = kv_head * group + row % group;
+        take(node * p.q_strides[0] + head * p.q_strides[1], query);
+        std::fill(query + p.d_qk, query + stride, T{});
       }
+      function((kv_head - task.head_begin) * round_up(rows, tile_rows) + first);
     }
-  });
+  }
+}
+
+// A `take` for float32, times the scale.
+inline auto widened_queries(const TreeAttentionParams& p) {
+  return [&p](int64_t at, float* query) {
+    with_float(p.q_dtype,
+               [&](auto t) { widen_row(static_cast<const decltype(t)*>(p.q) + at, p.scale, p.d_qk, query); });
+  };
 }
 
 // The keys and values of consecutive slots for one KV head: where they lie (null: no valid block there).
