@@ -279,12 +279,17 @@ def test_long_chain(backend, dtype):
     check(backend, *make_case([40], [backend.scale(1500, 150)], heads=2, kv_heads=1, dtype=dtype, tree=False))
 
 
-def test_peaked_scores(backend):
-    """Maxima that keep rising along the context, by more and by less than what is worth a rescaling."""
-    args, kwargs = make_case([800], [12], heads=4, kv_heads=1, block_size=800 + 12, tree=False)
+@pytest.mark.parametrize(
+    ("dtype", "nodes"),
+    [(torch.float32, 12), (torch.float16, 12), (torch.bfloat16, 2), (torch.bfloat16, 4), (torch.bfloat16, 20)],
+)
+def test_peaked_scores(backend, dtype, nodes):
+    """Maxima that keep rising along the context, in each row by more or by less than what is worth a rescaling."""
+    slots = 800 + nodes
+    args, kwargs = make_case([800], [nodes], heads=4, kv_heads=1, block_size=slots, dtype=dtype, tree=False)
     args[3][:] = 0
-    args[0][:] = 1.0
-    args[1][0] = torch.linspace(-1, 4, 812)[:, None, None] + torch.randn(812, 1, 64) * 0.1
+    args[0][:] = torch.linspace(0.1, 1, nodes * 4).view(nodes, 4, 1)
+    args[1][0] = torch.linspace(-1, 4, slots)[:, None, None] + torch.randn(slots, 1, 64) * 0.1
     check(backend, args, {**kwargs, "scale": 0.1})
 
 
