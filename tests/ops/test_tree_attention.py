@@ -293,6 +293,13 @@ def test_peaked_scores(backend, dtype, nodes):
     check(backend, args, {**kwargs, "scale": 0.1})
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("scale", [-0.1, 0.0])
+def test_scale_that_is_not_positive(backend, dtype, scale):
+    args, kwargs = make_case([37, 5, 60], [1, 5, 20], heads=4, kv_heads=1, dtype=dtype)
+    check(backend, args, {**kwargs, "scale": scale})
+
+
 def test_empty(backend):
     args, kwargs = make_case([], [], heads=2)
     out, lse = check(backend, args, kwargs)
