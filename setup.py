@@ -1,8 +1,8 @@
 """Builds the native libraries of `specdec_ops`, each by ninja, so that a second build compiles only what changed.
 
 - `_C.so`: the operators' schemas and the CPU backend. Every source in `kernels/cpu` except `dispatch.cpp` is compiled
-  once per CPU capability (see `kernels/cpu/dispatch.h`), those named `*_amx.cpp` for AMX alone, and the sources in
-  `bindings` once.
+  once per CPU capability (see `kernels/cpu/dispatch.h`), those named `*_amx.cpp` and `*_avx512bf16.cpp` for that alone,
+  and the sources in `bindings` once.
 - `_npu.so`: the NPU's host code and Ascend C kernels, where bisheng (of CANN; `ASCEND_HOME_PATH` or PATH) and torch_npu
   are found. With `SPECDEC_NPU=1` it is an error if they are not; `SPECDEC_NPU=0` leaves the library out.
 - `_sim.so`, with `SPECDEC_SIM=1`: the same host code and kernels on the host simulator, `torch.ops.specdec_sim`.
@@ -31,7 +31,9 @@ CAPABILITIES = {"baseline": ""}
 if platform.machine() == "x86_64":
     CAPABILITIES["avx2"] = "-mavx2 -mfma -mf16c"
     CAPABILITIES["avx512"] = "-mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c"
+    CAPABILITIES["avx512bf16"] = CAPABILITIES["avx512"] + " -mavx512bf16"
     CAPABILITIES["amx"] = CAPABILITIES["avx512"] + " -mamx-tile -mamx-bf16"
+SINGLE = ("avx512bf16", "amx")  # only for sources that are named after them
 
 
 class Source(NamedTuple):
@@ -70,7 +72,8 @@ def cpu_sources() -> Iterator[Source]:
     yield Source(ROOT / "kernels/cpu/dispatch.cpp", flags)
     for capability, extra in CAPABILITIES.items():
         for path in sorted((ROOT / "kernels/cpu").glob("*.cpp")):
-            if path.name != "dispatch.cpp" and (capability == "amx") == path.stem.endswith("_amx"):
+            last = path.stem.rpartition("_")[2]
+            if path.name != "dispatch.cpp" and (capability == last if last in SINGLE else capability not in SINGLE):
                 yield Source(path, f"{flags} {extra} -DSPECDEC_CAPABILITY={capability}", f".{capability}")
 
 

@@ -72,6 +72,8 @@ std::tuple<at::Tensor, at::Tensor> tree_attention(const at::Tensor& q, const at:
 #if defined(__x86_64__)
   if (p.cache_dtype == DType::kBFloat16 && p.d_v % 8 == 0 && cpu::has_amx_bf16())
     cpu::amx::tree_attention(p);
+  else if (p.cache_dtype == DType::kBFloat16 && cpu::has_avx512_bf16())
+    cpu::avx512bf16::tree_attention(p);
   else
 #endif
     cpu::tree_attention(p);

@@ -22,16 +22,40 @@ Capability capability() {
   return chosen;
 }
 
+namespace {
+
+#if defined(__x86_64__) && defined(__linux__)
+// Whether the CPU may use what `setting` stands for in the environment, where "0" turns it off.
+bool allowed(const char* setting) {
+  const char* wanted = std::getenv(setting);
+  return capability() == Capability::kAvx512 && !(wanted && std::string(wanted) == "0");
+}
+#endif
+
+}  // namespace
+
 bool has_amx_bf16() {
   static const bool found = [] {
 #if defined(__x86_64__) && defined(__linux__)
-    const char* wanted = std::getenv("SPECDEC_AMX");
-    if (capability() != Capability::kAvx512 || (wanted && std::string(wanted) == "0")) return false;
     unsigned eax, ebx, ecx, edx;
     constexpr unsigned kTile = 1u << 24, kBf16 = 1u << 22;
-    if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) || !(edx & kTile) || !(edx & kBf16)) return false;
+    if (!allowed("SPECDEC_AMX") || !__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) return false;
+    if (!(edx & kTile) || !(edx & kBf16)) return false;
     constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
     return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+    return false;
+#endif
+  }();
+  return found;
+}
+
+bool has_avx512_bf16() {
+  static const bool found = [] {
+#if defined(__x86_64__) && defined(__linux__)
+    unsigned eax, ebx, ecx, edx;
+    constexpr unsigned kBf16 = 1u << 5;
+    return allowed("SPECDEC_AVX512_BF16") && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) && (eax & kBf16);
 #else
     return false;
 #endif

@@ -18,6 +18,9 @@ Capability capability();
 // SPECDEC_AMX=0 turns it off.
 bool has_amx_bf16();
 
+// Whether AVX-512's dot products of bfloat16 pairs may be used. SPECDEC_AVX512_BF16=0 turns it off.
+bool has_avx512_bf16();
+
 }  // namespace specdec::cpu
 
 #if defined(__x86_64__)

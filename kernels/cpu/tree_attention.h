@@ -49,6 +49,10 @@ SPECDEC_CPU_KERNEL(merge_attention, MergeAttentionParams)
 namespace amx {
 void tree_attention(const TreeAttentionParams&);
 }
+// For a bfloat16 cache and query where has_avx512_bf16().
+namespace avx512bf16 {
+void tree_attention(const TreeAttentionParams&);
+}
 #endif
 
 }  // namespace specdec::cpu

@@ -7,6 +7,7 @@
 #include <immintrin.h>
 
 #include "tree_attention.h"
+#include "tree_attention_bf16.h"
 #include "tree_attention_few_rows.h"
 #include "tree_attention_impl.h"
 
@@ -27,10 +28,11 @@ struct alignas(64) TileConfig {
 constexpr int kLoadWork = 3;  // of a tile load and its product
 
 // What the two kernels share.
-class AmxKernel {
+class AmxKernel : public BFloat16Softmax {
  public:
   AmxKernel(const TreeAttentionParams& p, int64_t max_rows)
-      : ahead(p),
+      : BFloat16Softmax(p),
+        ahead(p),
         p_(p),
         d_qk_(round_up(p.d_qk, kPairs)),
         queries_(max_rows * d_qk_ / 2),
@@ -45,23 +47,6 @@ class AmxKernel {
 
   ReadAhead ahead;
 
-  // The sign of the scale goes into the queries: a negative factor would turn the -inf of an unseen key around.
-  float score_factor() const { return p_.scale == 0.f ? 1.f : std::fabs(p_.scale); }
-
-  // A probability becomes a bfloat16: e^x to 2^-17 is enough, with one polynomial degree less than exp().
-  static SPECDEC_INLINE F exp_of(F x) {
-    x *= splat(1.44269504088896341f);
-    const F magic = splat(0x1.8p23f);
-    const F n = (x + magic) - magic;
-    const F r = x - n;
-    F p = splat(9.6181291e-3f);
-    p = p * r + splat(5.5504109e-2f);
-    p = p * r + splat(2.4022651e-1f);
-    p = p * r + splat(6.9314718e-1f);
-    p = p * r + splat(1.f);
-    return scale_or_flush(p, n);
-  }
-
  protected:
   struct Left {
     const BFloat16* data;
@@ -70,16 +55,8 @@ class AmxKernel {
 
   // The task's queries, in tiles of `tile_rows`, times the sign of the scale.
   void take_queries(const Task& task, int64_t tile_rows) {
-    const uint16_t flip = p_.scale < 0.f ? 0x8000 : 0;
-    const auto take = [&](int64_t at, BFloat16* query) {
-      const auto* in = static_cast<const BFloat16*>(p_.q) + at;
-      for (int64_t d = 0; d < p_.d_qk; ++d) {
-        const uint16_t nothing = (in[d].bits & 0x7f80) == 0x7f80 ? 0x7fc0 : 0;  // 0 times infinity is no number
-        query[d].bits = p_.scale == 0.f ? nothing : in[d].bits ^ flip;
-      }
-    };
     const auto* pairs = reinterpret_cast<const float*>(query_rows_.get());
-    for_each_query_vector(p_, task, tile_rows, d_qk_, query_rows_.get(), take, [&](int64_t r) {
+    for_each_query_vector(p_, task, tile_rows, d_qk_, query_rows_.get(), signed_queries(p_), [&](int64_t r) {
       float* to = reinterpret_cast<float*>(queries_.get()) + r * d_qk_ / 2;
       transpose_rows(pairs, d_qk_ / 2, d_qk_ / 2, to, kSide);
     });
@@ -380,10 +357,7 @@ class AmxManyRowsKernel : public AmxKernel {
   // Pairs of keys interleaved, as the right matrix wants them.
   template <int kVecs>
   static SPECDEC_INLINE void store_probabilities(float* s, int j, const F* even, const F* odd) {
-    for (int v = 0; v < kVecs; ++v) {
-      const U low = ((U)even[v] + 0x8000u) >> 16, high = ((U)odd[v] + 0x8000u) & 0xffff0000u;
-      store(s + j / 2 * kTileRows + v * kLanes, (F)(low | high));
-    }
+    for (int v = 0; v < kVecs; ++v) store(s + j / 2 * kTileRows + v * kLanes, pair_of(even[v], odd[v]));
   }
 
   void output(int64_t tile, float* rows) const {

@@ -496,11 +496,15 @@ def test_merge_attention_keeps_nan(backend, dtype, bad, other):
 
 @pytest.mark.slow
 def test_every_capability():
-    """The kernels for lesser CPUs, and AVX-512 where AMX would serve; torch reads the variable at start."""
-    if os.environ.get("SPECDEC_AMX") or os.environ.get("ATEN_CPU_CAPABILITY"):
+    """The kernels for lesser CPUs, and those that AMX or dot products of bfloat16 stand in front of; torch reads its
+    variable at start."""
+    choices = "ATEN_CPU_CAPABILITY", "SPECDEC_AMX", "SPECDEC_AVX512_BF16"
+    if any(os.environ.get(choice) for choice in choices):
         pytest.skip("a capability is chosen already")
     selected = "test_block_sizes or test_random or test_int8 or test_mla or test_batch_invariance or test_nan"
-    for setting in ({"ATEN_CPU_CAPABILITY": "default"}, {"ATEN_CPU_CAPABILITY": "avx2"}, {"SPECDEC_AMX": "0"}):
+    no_amx = {"SPECDEC_AMX": "0"}
+    settings = {"ATEN_CPU_CAPABILITY": "default"}, {"ATEN_CPU_CAPABILITY": "avx2"}, no_amx, no_amx | {choices[2]: "0"}
+    for setting in settings:
         result = subprocess.run(
             [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__, "-k", selected],
             env={**os.environ, **setting},
