@@ -123,7 +123,7 @@ class AmxFewRowsKernel : public AmxKernel {
   }
 
   template <int kVecs>
-  void scores(int64_t tile, const KeyBlock&, float* s) {
+  void scores(int64_t tile, const KeyBlock&, int, float* s) {
     const uint32_t* q = queries_.get() + tile * kTileRows * d_qk_ / 2;
     constexpr int64_t kBytes = kTileRows * sizeof(float), kDown = kSide * kTileRows;
     asm volatile("" ::: "memory");  // GCC's tile loads do not say that they read memory
@@ -159,15 +159,15 @@ class AmxFewRowsKernel : public AmxKernel {
   }
 
   template <int kVecs>
-  void accumulate(int64_t tile, const KeyBlock& block, float* s, const F* alpha) {
+  void accumulate(int64_t tile, const KeyBlock&, int count, float* s, const F* alpha) {
     float* out = outputs_.get() + tile * kTileRows * d_v_;
     if (_mm512_cmp_ps_mask((__m512)alpha[0], _mm512_set1_ps(1.f), _CMP_NEQ_UQ))
       for (int64_t i = 0; i < d_v_; ++i) {
         float* o = out + i * kLanes;
         store(o, load(o) * splat(alpha[0][i % kPairs / kSide * kRows + i % kRows]));
       }
-    const int groups = (block.count + kSide - 1) / kSide;
-    std::fill(s + round_up(block.count, 2) * kTileRows, s + groups * kSide * kTileRows, 0.f);
+    const int groups = (count + kSide - 1) / kSide;
+    std::fill(s + round_up(count, 2) * kTileRows, s + groups * kSide * kTileRows, 0.f);
     if (rows_ - tile % tiles_ * kTileRows > kRows)
       weigh_all<2>(groups, s, out);
     else
@@ -327,24 +327,24 @@ class AmxManyRowsKernel : public AmxKernel {
   }
 
   template <int kVecs>
-  void scores(int64_t tile, const KeyBlock& block, float* s) {
+  void scores(int64_t tile, const KeyBlock&, int count, float* s) {
     const uint32_t* q = queries_.get() + tile * kTileRows * d_qk_ / 2;
     constexpr int kLefts = 4 / kVecs;
-    for (int j = 0; j < block.count; j += kLefts * kSide) {
+    for (int j = 0; j < count; j += kLefts * kSide) {
       multiply<kVecs>(key_tiles_ + j / kSide, kPairs, {q, kSide, kSide * d_qk_ / 2}, kSide * kSide, d_qk_ / kPairs,
                       false, s + j * kTileRows);
     }
   }
 
   template <int kVecs>
-  void accumulate(int64_t tile, const KeyBlock& block, float* s, const F* alpha) {
+  void accumulate(int64_t tile, const KeyBlock&, int count, float* s, const F* alpha) {
     float* out = outputs_.get() + tile * kTileRows * d_v_;
     for (int v = 0; v < kVecs; ++v) {
       if (!_mm512_cmp_ps_mask((__m512)alpha[v], _mm512_set1_ps(1.f), _CMP_NEQ_UQ)) continue;
       for (float* o = out + v * kLanes; o < out + p_.d_v * kTileRows; o += kTileRows) store(o, load(o) * alpha[v]);
     }
-    const int64_t steps = (block.count + kPairs - 1) / kPairs;
-    std::fill(s + (block.count + 1) / 2 * kTileRows, s + steps * kSide * kTileRows, 0.f);
+    const int64_t steps = (count + kPairs - 1) / kPairs;
+    std::fill(s + (count + 1) / 2 * kTileRows, s + steps * kSide * kTileRows, 0.f);
     constexpr int kLefts = 4 / kVecs;
     for (int64_t d = 0; d < p_.d_v; d += kLefts * kSide) {
       Left values[kLefts];

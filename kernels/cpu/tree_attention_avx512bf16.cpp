@@ -104,59 +104,18 @@ class PairTileKernel : public BFloat16Softmax, public Tiles<PairProducts> {
   Buffer<Pair> value_pairs_;  // [key / 2][d]
 };
 
-// As FewRowsKernel, straight from the cache. The outputs keep the order of d that the interleaving of two rows within
-// 16 bytes gives until they leave.
-class PairFewRowsKernel : public BFloat16Softmax {
+// The outputs keep the order of d that the interleaving of two rows within 16 bytes gives until they leave.
+class PairFewRowsKernel : public BFloat16Softmax, public FewRows<BFloat16, BFloat16, kPairs> {
+  using Base = FewRows<BFloat16, BFloat16, kPairs>;
+
  public:
-  static constexpr int kMaxRows = 8;  // beyond, PairTileKernel is faster
-  static constexpr int kTileRows = kLanes;
-  static constexpr int kKeys = 32;
-  static constexpr int stride(int) { return kTileRows; }
+  PairFewRowsKernel(const TreeAttentionParams& p, int64_t max_rows) : BFloat16Softmax(p), Base(p, max_rows) {}
 
-  PairFewRowsKernel(const TreeAttentionParams& p, int64_t max_rows)
-      : BFloat16Softmax(p),
-        ahead(p),
-        p_(p),
-        ldq_(round_up(p.d_qk, kPairs)),
-        ldo_(round_up(p.d_v, kPairs)),
-        queries_(max_rows * ldq_),
-        outputs_(max_rows * ldo_),
-        query_rows_(kLanes * ldq_),
-        zeros_(std::max(ldq_, ldo_)) {
-    zeros_.clear();
-  }
-
-  ReadAhead ahead;
-
-  int64_t fetch_work(int64_t) const { return 0; }
-  int64_t tile_work(int64_t, int64_t) const {
-    const int64_t groups = (std::min<int64_t>(rows_, kTileRows) + kRows - 1) / kRows;
-    return groups *
-           (kKeys / kDotKeys * kDotWork + (ldo_ + kWideStep - 1) / kWideStep * (kKeys / kStepKeys) * kWeighWork);
-  }
-
-  void start(const Task& task) {
-    rows_ = task.row_end - task.row_begin;
-    tiles_ = (rows_ + kTileRows - 1) / kTileRows;
-    for_each_query_vector(p_, task, kTileRows, ldq_, query_rows_.get(), signed_queries(p_),
-                          [&](int64_t r) { std::copy_n(query_rows_.get(), kLanes * ldq_, queries_.get() + r * ldq_); });
-    std::fill_n(outputs_.get(), (task.head_end - task.head_begin) * tiles_ * kTileRows * ldo_, 0.f);
-  }
-
-  void fetch(const KeyBlock& block, int64_t) {
-    for (int j = 0; j < 2 * block.count; ++j)
-      cache_rows_[j] = block.rows[j] ? reinterpret_cast<const BFloat16*>(block.rows[j]) : zeros_.get();
-    cache_rows_[2 * block.count] = zeros_.get();  // beside the last value of an odd number
-  }
+  void start(const Task& task) { Base::start(task, signed_queries(p_)); }
 
   template <int kVecs>
-  void scores(int64_t tile, const KeyBlock& block, float* s) {
-    for (int j = 0; j < block.count; j += kDotKeys) {
-      for (int64_t r = 0; r < live_rows(tile); r += kRows) {
-        dots(tile * kTileRows + r, block, j, s + j * kTileRows + r);
-        ahead.step(kDotWork);
-      }
-    }
+  void scores(int64_t tile, const KeyBlock&, int count, float* s) {
+    scores_of(tile, count, s, [&](int64_t r, int j, float* to) { dots(r, count, j, to); });
   }
 
   template <int kVecs>
@@ -165,12 +124,13 @@ class PairFewRowsKernel : public BFloat16Softmax {
   }
 
   template <int kVecs>
-  void accumulate(int64_t tile, const KeyBlock& block, const float* s, const F* alpha) {
+  void accumulate(int64_t tile, const KeyBlock& block, int count, const float* s, const F* alpha) {
     for (int64_t r = 0; r < live_rows(tile); r += kRows) {
       float* out = outputs_.get() + (tile * kTileRows + r) * ldo_;
       int64_t d = 0;
-      for (; d + kWideStep <= p_.d_v; d += kWideStep) weigh<kWide>(block, s + r, &alpha[0][r], d, kPairs, out);
-      for (; d < p_.d_v; d += kPairs) weigh<1>(block, s + r, &alpha[0][r], d, p_.d_v - d, out);
+      for (; d + kWideStep <= p_.d_v; d += kWideStep)
+        weigh<kWide / 2>(block, count, s + r, &alpha[0][r], d, kPairs, out);
+      for (; d < p_.d_v; d += kPairs) weigh<1>(block, count, s + r, &alpha[0][r], d, p_.d_v - d, out);
     }
   }
 
@@ -191,19 +151,10 @@ class PairFewRowsKernel : public BFloat16Softmax {
   }
 
  private:
-  static constexpr int kRows = 4;
-  static constexpr int kDotKeys = 4;   // times kRows accumulators
-  static constexpr int kStepKeys = 8;  // between two steps of reading ahead
-  static constexpr int kDotWork = 5, kWeighWork = 4;
-  static constexpr int kWide = 2;  // pairs of vectors of d at once, times kRows accumulators
-  static constexpr int kWideStep = kWide * kPairs;
-
-  int64_t live_rows(int64_t tile) const { return std::min<int64_t>(kTileRows, rows_ - tile % tiles_ * kTileRows); }
-
   // S[j + k][r + i] for kDotKeys keys and kRows rows.
-  void dots(int64_t r, const KeyBlock& block, int j, float* s) const {
+  void dots(int64_t r, int count, int j, float* s) const {
     const BFloat16* keys[kDotKeys];
-    for (int k = 0; k < kDotKeys; ++k) keys[k] = j + k < block.count ? cache_rows_[j + k] : zeros_.get();
+    for (int k = 0; k < kDotKeys; ++k) keys[k] = j + k < count ? cache_rows_[j + k] : zeros_.get();
     const BFloat16* q = queries_.get() + r * ldq_;
     F sum[kDotKeys * kRows] = {};
     for (int64_t d = 0; d < p_.d_qk; d += kPairs) {
@@ -216,17 +167,17 @@ class PairFewRowsKernel : public BFloat16Softmax {
     }
     float dot[kDotKeys * kRows];
     store(dot, reduce_lanes(sum));
-    for (int k = 0; k < kDotKeys && j + k < block.count; ++k) std::copy_n(dot + k * kRows, kRows, s + k * kTileRows);
+    for (int k = 0; k < kDotKeys && j + k < count; ++k) std::copy_n(dot + k * kRows, kRows, s + k * kTileRows);
   }
 
   // out[i][d...] <- alpha[i] * out[i][d...] + sum over keys of p[key][i] * V[key][d...], `n` elements of the last
   // vector.
   template <int kWidth>
-  void weigh(const KeyBlock& block, const float* s, const float* alpha, int64_t d, int64_t n, float* out) {
+  void weigh(const KeyBlock& block, int count, const float* s, const float* alpha, int64_t d, int64_t n, float* out) {
     F sum[kRows][2 * kWidth];
     for (int i = 0; i < kRows; ++i)
       for (int w = 0; w < 2 * kWidth; ++w) sum[i][w] = load(out + i * ldo_ + d + w * kLanes) * splat(alpha[i]);
-    for (int j = 0; j < block.count; j += 2) {
+    for (int j = 0; j < count; j += 2) {
       if (j % kStepKeys == 0) ahead.step(kWeighWork);
       const BFloat16* const* values = cache_rows_ + block.count + j;
       F in[2 * kWidth];
@@ -244,14 +195,6 @@ class PairFewRowsKernel : public BFloat16Softmax {
     for (int i = 0; i < kRows; ++i)
       for (int w = 0; w < 2 * kWidth; ++w) store(out + i * ldo_ + d + w * kLanes, sum[i][w]);
   }
-
-  const TreeAttentionParams& p_;
-  const int64_t ldq_, ldo_;       // padded
-  int64_t rows_ = 0, tiles_ = 0;  // of each head
-  Buffer<BFloat16> queries_;      // [row][d]
-  Buffer<float> outputs_;
-  Buffer<BFloat16> query_rows_, zeros_;
-  const BFloat16* cache_rows_[2 * kKeys + 1];
 };
 
 }  // namespace

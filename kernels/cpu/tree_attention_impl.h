@@ -391,27 +391,36 @@ class Visibility {
     nodes_.assign(padded, 0);
     bits_.assign(padded * words_, 0);
     row_depths_.assign(padded, 0);
+    last_seen_.assign(padded / tile_rows_, -1);
     if (p_.window > 0) list_depths(p_, *request_, depths_);
     for (int64_t r = 0; r < rows; ++r) {
       const int64_t node = (task.row_begin + r) / group;
       nodes_[r] = int32_t(node);
       if (p_.window > 0) row_depths_[r] = depths_[node];
-      if (words_ == 0) continue;
+      int64_t& last_seen = last_seen_[r / tile_rows_];
+      if (words_ == 0) {
+        last_seen = node;
+        continue;
+      }
       const int64_t* mask = p_.mask + (request_->first_node + node) * p_.mask_words;
       uint32_t* bits = bits_.data() + r / tile_rows_ * tile_rows_ * words_ + r % tile_rows_;
-      for (int64_t w = 0; w < words_; ++w) bits[w * tile_rows_] = uint32_t(uint64_t(mask[w / 2]) >> (w % 2 * 32));
+      for (int64_t w = 0; w < words_; ++w) {
+        const auto word = uint32_t(uint64_t(mask[w / 2]) >> (w % 2 * 32));
+        bits[w * tile_rows_] = word;
+        if (word) last_seen = std::max<int64_t>(last_seen, 32 * w + 31 - __builtin_clz(word));
+      }
     }
   }
 
-  // Whether a chain's tile ends before the block begins.
-  bool skips(int64_t tile, int64_t last_row, const KeyBlock& block) const {
-    return !p_.mask && request_->context + nodes_[tile * tile_rows_ + last_row] < block.first_slot;
+  // How many of the block's keys come before the last one that the tile's rows see.
+  int reach(int64_t tile, const KeyBlock& block) const {
+    return int(std::clamp<int64_t>(request_->context + last_seen_[tile] + 1 - block.first_slot, 0, block.count));
   }
 
   // Puts -inf where a key is not seen. Rows of S^T lie `stride` apart, kVecs vectors of them are in use.
   template <int kVecs>
-  void apply(int64_t tile, const KeyBlock& block, float* scores, int64_t stride) const {
-    const int64_t context = request_->context, end = block.first_slot + block.count;
+  void apply(int64_t tile, const KeyBlock& block, int count, float* scores, int64_t stride) const {
+    const int64_t context = request_->context, end = block.first_slot + count;
     const int32_t* depths = row_depths_.data() + tile * tile_rows_;
     bool whole = block.holes;
     if (p_.window > 0) {  // the deepest row's window leaves the earliest keys first
@@ -457,7 +466,8 @@ class Visibility {
   const Request* request_ = nullptr;
   int64_t words_ = 0;
   std::vector<int32_t> nodes_, row_depths_, depths_;
-  std::vector<uint32_t> bits_;  // [tile][word][lane]
+  std::vector<uint32_t> bits_;      // [tile][word][lane]
+  std::vector<int64_t> last_seen_;  // [tile], of the nodes' keys; -1: none
 };
 
 // s <- cap * tanh(s * factor / cap)
@@ -564,8 +574,8 @@ class Results {
 //   stride(vecs)                     from a key's scores to the next one's, where `vecs` vectors hold the tile's rows
 //   start(task)                      take the queries, clear the outputs
 //   fetch(block, tiles)              bring the keys and values to where the next two want them
-//   scores<kVecs>(tile, block, s)    S^T <- K Q^T
-//   accumulate<kVecs>(tile, block, s, alpha)    O <- alpha O + P V
+//   scores<kVecs>(tile, block, count, s)    S^T <- K Q^T, the block's first `count` keys
+//   accumulate<kVecs>(tile, block, count, s, alpha)    O <- alpha O + P V
 //   output(tile, out)                O, kTileRows rows of round_up(d_v, kLanes)
 //   exp_of, store_probabilities      see online_softmax
 //   ahead                            its ReadAhead; step() is told the work done, in units of some 20 cycles:
@@ -639,8 +649,9 @@ class Worker {
       kernel_.fetch(*block_, tiles_);
       for (int64_t tile = 0; tile < tiles_; ++tile) {
         const int64_t live = std::min<int64_t>(rows_ - tile * Kernel::kTileRows, Kernel::kTileRows);
-        if (visibility_.skips(tile, live - 1, *block_)) continue;
-        run_tile<Kernel::kTileRows / kLanes>((live + kLanes - 1) / kLanes, tile, head * tiles_ + tile);
+        const int count = visibility_.reach(tile, *block_);
+        if (count > 0)
+          run_tile<Kernel::kTileRows / kLanes>((live + kLanes - 1) / kLanes, tile, head * tiles_ + tile, count);
       }
     }
   }
@@ -657,32 +668,33 @@ class Worker {
     }
   }
 
-  // `tile` is the head's, `state_tile` the task's. `vecs` vectors hold its rows.
+  // `tile` is the head's, `state_tile` the task's. `vecs` vectors hold its rows, which see none but the first `count`
+  // keys.
   template <int kVecs>
-  void run_tile(int64_t vecs, int64_t tile, int64_t state_tile) {
+  void run_tile(int64_t vecs, int64_t tile, int64_t state_tile, int count) {
     if constexpr (kVecs > 1)
-      if (vecs < kVecs) return run_tile<kVecs - 1>(vecs, tile, state_tile);
+      if (vecs < kVecs) return run_tile<kVecs - 1>(vecs, tile, state_tile, count);
     const KeyBlock& block = *block_;
     float *s = scores_.get(), *reference = reference_ + state_tile * Kernel::kTileRows,
           *sum = sum_ + state_tile * Kernel::kTileRows;
     float factor = kernel_.score_factor();
-    kernel_.template scores<kVecs>(state_tile, block, s);
+    kernel_.template scores<kVecs>(state_tile, block, count, s);
     if (p_.softcap > 0.f) {
-      soft_cap<kVecs>(s, block.count, Kernel::stride(kVecs), factor, p_.softcap);
+      soft_cap<kVecs>(s, count, Kernel::stride(kVecs), factor, p_.softcap);
       factor = 1.f;
     }
-    visibility_.template apply<kVecs>(tile, block, s, Kernel::stride(kVecs));
+    visibility_.template apply<kVecs>(tile, block, count, s, Kernel::stride(kVecs));
     F m[kVecs], l[kVecs], alpha[kVecs];
     for (int v = 0; v < kVecs; ++v) {
       m[v] = load(reference + v * kLanes);
       l[v] = load(sum + v * kLanes);
     }
-    online_softmax<Kernel, kVecs>(kernel_, s, block.count, factor, m, l, alpha);
+    online_softmax<Kernel, kVecs>(kernel_, s, count, factor, m, l, alpha);
     for (int v = 0; v < kVecs; ++v) {
       store(reference + v * kLanes, m[v]);
       store(sum + v * kLanes, l[v]);
     }
-    kernel_.template accumulate<kVecs>(state_tile, block, s, alpha);
+    kernel_.template accumulate<kVecs>(state_tile, block, count, s, alpha);
   }
 
   const TreeAttentionParams& p_;

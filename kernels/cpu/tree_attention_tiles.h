@@ -34,8 +34,8 @@ class Tiles {
   }
 
   template <int kVecs>
-  void scores(int64_t tile, const KeyBlock& block, float* s) {
-    for_each_unroll<kVecs>(block.count, [&](int64_t j, auto unroll) {
+  void scores(int64_t tile, const KeyBlock&, int count, float* s) {
+    for_each_unroll<kVecs>(count, [&](int64_t j, auto unroll) {
       const float* q = queries_.get() + tile * kTileRows * ldq_;
       if (one_tile_)
         dots<kVecs, unroll.value, true>(keys_ + j, q, s + j * stride(kVecs));
@@ -45,14 +45,14 @@ class Tiles {
   }
 
   template <int kVecs>
-  void accumulate(int64_t tile, const KeyBlock& block, const float* s, const F* alpha) {
+  void accumulate(int64_t tile, const KeyBlock&, int count, const float* s, const F* alpha) {
     float* out = outputs_.get() + tile * kTileRows * ldo_;
-    const int count = (block.count + kElements - 1) / kElements;
+    const int units = (count + kElements - 1) / kElements;
     for_each_unroll<kVecs>(p_.d_v, [&](int64_t d, auto unroll) {
       if (one_tile_)
-        weigh<kVecs, unroll.value, true>(count, d, s, alpha, out + d * stride(kVecs));
+        weigh<kVecs, unroll.value, true>(units, d, s, alpha, out + d * stride(kVecs));
       else
-        weigh<kVecs, unroll.value, false>(count, d, s, alpha, out + d * stride(kVecs));
+        weigh<kVecs, unroll.value, false>(units, d, s, alpha, out + d * stride(kVecs));
     });
   }
 
