@@ -7,7 +7,8 @@
   are found. With `SPECDEC_NPU=1` it is an error if they are not; `SPECDEC_NPU=0` leaves the library out.
 - `_sim.so`, with `SPECDEC_SIM=1`: the same host code and kernels on the host simulator, `torch.ops.specdec_sim`.
 
-ccache is used when it is on PATH. `SPECDEC_SANITIZE=1` builds with AddressSanitizer and UndefinedBehaviorSanitizer.
+ccache is used when it is on PATH. `SPECDEC_SANITIZE=1` builds with AddressSanitizer and UndefinedBehaviorSanitizer, and
+emulates AMX.
 """
 
 import importlib.util
@@ -33,6 +34,8 @@ if platform.machine() == "x86_64":
     CAPABILITIES["avx512"] = "-mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c"
     CAPABILITIES["avx512bf16"] = CAPABILITIES["avx512"] + " -mavx512bf16"
     CAPABILITIES["amx"] = CAPABILITIES["avx512"] + " -mamx-tile -mamx-bf16"
+    if SANITIZE:
+        CAPABILITIES["amx"] = f"{CAPABILITIES['avx512']} -include {ROOT}/kernels/cpu/amx_emulation.h"
 SINGLE = ("avx512bf16", "amx")  # only for sources that are named after them
 
 
@@ -159,6 +162,7 @@ def write_ninja(file: TextIO, library: Library, target: Path) -> None:
     sanitizers = ""
     if SANITIZE:
         sanitizers = "-O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined"
+        sanitizers += " -DSPECDEC_EMULATE_AMX"
         link.append("-fsanitize=address,undefined")
     writer = ninja_syntax.Writer(file, width=120)  # type: ignore[arg-type]  # it takes any text file
     writer.variable("cxx", " ".join(filter(None, [shutil.which("ccache"), os.environ.get("CXX", "g++")])))

@@ -37,10 +37,13 @@ bool allowed(const char* setting) {
 bool has_amx_bf16() {
   static const bool found = [] {
 #if defined(__x86_64__) && defined(__linux__)
+    if (!allowed("SPECDEC_AMX")) return false;
+#if defined(SPECDEC_EMULATE_AMX)  // amx_emulation.h
+    return true;
+#endif
     unsigned eax, ebx, ecx, edx;
     constexpr unsigned kTile = 1u << 24, kBf16 = 1u << 22;
-    if (!allowed("SPECDEC_AMX") || !__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) return false;
-    if (!(edx & kTile) || !(edx & kBf16)) return false;
+    if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) || !(edx & kTile) || !(edx & kBf16)) return false;
     constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
     return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 #else
