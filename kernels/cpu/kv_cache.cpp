@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/status.h"
+#include "vec.h"
 
 namespace specdec::cpu::SPECDEC_CAPABILITY {
 
@@ -17,6 +18,9 @@ namespace {
 constexpr int64_t kGrainBytes = 512 << 10;
 // Moves whose rows are asked for ahead: they lie pages apart, and an address takes long to translate.
 constexpr int64_t kAhead = 4;
+// Moves of so many bytes in all, which fill a usual L3 with as many read, are written past the caches: a store there
+// does not read the line first.
+constexpr int64_t kStreamBytes = 16 << 20;
 
 struct Slot {
   int64_t block, offset;
@@ -54,6 +58,16 @@ void append_row(const AppendSource& source, int64_t heads, const Append& append)
 struct Move {
   Slot from, to;
 };
+
+// Only whole aligned vectors can go past the caches.
+void move_row(char* to, const char* from, int64_t bytes, bool past_caches) {
+  if (!past_caches || bytes % sizeof(F) || reinterpret_cast<uintptr_t>(to) % sizeof(F)) {
+    std::memmove(to, from, bytes);
+    return;
+  }
+  for (int64_t i = 0; i < bytes; i += sizeof(F))
+    stream(reinterpret_cast<float*>(to + i), load(reinterpret_cast<const float*>(from + i)));
+}
 
 }  // namespace
 
@@ -107,6 +121,7 @@ void kv_rollback(const KvRollbackParams& p) {
   for (int64_t c = 0; c < p.num_caches; ++c) bytes += p.caches[c].row_bytes * moves.size();
   const int64_t tasks = p.num_caches * requests;
   const int64_t grain = bytes > kGrainBytes ? std::max<int64_t>(1, kGrainBytes * tasks / bytes) : tasks;
+  const bool past_caches = bytes >= kStreamBytes;
   at::parallel_for(0, tasks, grain, [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
       const RollbackCache& cache = p.caches[task / requests];
@@ -116,12 +131,15 @@ void kv_rollback(const KvRollbackParams& p) {
       };
       for (int64_t i = first_move[request]; i < first_move[request + 1]; ++i) {
         if (i + kAhead < int64_t(moves.size())) {
-          __builtin_prefetch(row(moves[i + kAhead].from), 0);
-          __builtin_prefetch(row(moves[i + kAhead].to), 1);
+          const char* from = row(moves[i + kAhead].from);
+          for (int64_t line = 0; line < (past_caches ? cache.row_bytes : 1); line += 64)
+            __builtin_prefetch(from + line, 0, past_caches ? 2 : 3);
+          if (!past_caches) __builtin_prefetch(row(moves[i + kAhead].to), 1);
         }
-        std::memmove(row(moves[i].to), row(moves[i].from), cache.row_bytes);
+        move_row(row(moves[i].to), row(moves[i].from), cache.row_bytes, past_caches);
       }
     }
+    if (past_caches) stream_fence();
   });
 }
 

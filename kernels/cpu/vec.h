@@ -133,6 +133,23 @@ SPECDEC_INLINE F load_partial(const T* p, int64_t n, float fill) {
 }
 
 SPECDEC_INLINE void store(float* p, F v) { std::memcpy(p, &v, sizeof v); }
+// A store past the caches, `p` aligned to a vector; stream_fence() comes before another thread may read it.
+SPECDEC_INLINE void stream(float* p, F v) {
+#if defined(__AVX512F__)
+  _mm512_stream_ps(p, (__m512)v);
+#elif defined(__AVX2__)
+  _mm256_stream_ps(p, (__m256)v);
+#elif defined(__x86_64__)
+  _mm_stream_ps(p, (__m128)v);
+#else
+  store(p, v);
+#endif
+}
+SPECDEC_INLINE void stream_fence() {
+#if defined(__x86_64__)
+  _mm_sfence();
+#endif
+}
 SPECDEC_INLINE void store(BFloat16* p, F v) {
   // Round to nearest even; a NaN keeps its sign and becomes quiet instead of being rounded to infinity.
   const U bits = (U)v;

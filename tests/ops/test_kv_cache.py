@@ -230,6 +230,26 @@ def test_rollback_is_the_same_on_one_thread_and_for_one_request():
         assert all(torch.equal(a, b) for a, b in zip(caches, outcomes[0][0], strict=True))
 
 
+def test_rollback_of_more_than_the_caches_hold():
+    """On the CPU rows are then written past its caches, where they are whole aligned vectors."""
+    dims = {torch.float32: 1 << 18, torch.bfloat16: (1 << 19) + 1}
+    caches = [torch.randn(4, 4, 1, dim).to(dtype) for dtype, dim in dims.items()]
+    size = caches[0].numel()
+    caches += [torch.randn(size + 1)[1:].view(caches[0].shape), torch.randn(2 * size)[:size].view(caches[0].shape)]
+    table, path = ints([[2, 0], [3, 1]]), ints([[0, 2, 3, 5], [0, 1, 2, 4]])
+    expected = [cache.clone() for cache in caches]
+    for b, moves in enumerate([[(2, 1), (3, 2), (5, 3)], [(4, 3)]]):
+        for node, target in moves:
+            (from_block, from_slot), (to_block, to_slot) = divmod(2 + node, 4), divmod(2 + target, 4)
+            for cache in expected:
+                cache[table[b, to_block], to_slot] = cache[table[b, from_block], from_slot]
+    assert sum(4 * cache[0, 0].nbytes for cache in caches) >= 16 << 20  # kStreamBytes
+    lens = ints([2, 2])
+    specdec_ops.kv_rollback(caches, table, lens, ints([3, 3]), path)
+    assert lens.tolist() == [6, 6]
+    assert all(torch.equal(a, b) for a, b in zip(caches, expected, strict=True))
+
+
 def test_rollback_of_a_chain_only_advances(backend):
     cache = filled(2, 4, 3).to(backend.device)
     before, context = cache.clone(), ints([1, 2, 2**31 - 2, 3], backend.device)
