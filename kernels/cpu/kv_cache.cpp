@@ -133,7 +133,7 @@ void kv_rollback(const KvRollbackParams& p) {
         if (i + kAhead < int64_t(moves.size())) {
           const char* from = row(moves[i + kAhead].from);
           for (int64_t line = 0; line < (past_caches ? cache.row_bytes : 1); line += 64)
-            __builtin_prefetch(from + line, 0, past_caches ? 2 : 3);
+            __builtin_prefetch(from + line, 0, 2);
           if (!past_caches) __builtin_prefetch(row(moves[i + kAhead].to), 1);
         }
         move_row(row(moves[i].to), row(moves[i].from), cache.row_bytes, past_caches);
