@@ -474,10 +474,11 @@ def test_no_gradient_is_an_error():
 OUT_OF_MEMORY = """
 import resource, torch, specdec_ops
 torch.set_num_threads(2)
-logits, uniforms, top_k = torch.randn(2, 1 << 22), torch.rand(2), torch.full((2,), 9, dtype=torch.int32)
+logits, uniforms, top_k = torch.randn(2, 1 << 24), torch.rand(2), torch.full((2,), 9, dtype=torch.int32)
 specdec_ops.sample(logits[:, :100000], uniforms, top_k=top_k)  # starts the threads
 in_use = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (in_use + (1 << 20), resource.RLIM_INFINITY))  # a row's buffer is 16 MiB
+# A row's buffer is 64 MiB: more than malloc ever takes from what it has kept.
+resource.setrlimit(resource.RLIMIT_AS, (in_use + (1 << 20), resource.RLIM_INFINITY))
 try:
     specdec_ops.sample(logits, uniforms, top_k=top_k)
 except (MemoryError, RuntimeError) as error:
